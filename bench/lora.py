@@ -2,9 +2,9 @@
 
     python -m bench.lora [--model FOLDER] [--adapters 1 8] [--rank 16] [--peer FOLDER]
 
-One process of each engine serves the same prompts in one batch with every number of adapters, in turns; the
-best of several rounds counts. A row has output tokens per second, and their share of the base model's. With
-`--peer`, the folder of make_environment.sh, vLLM on CPU has its turns between those of Baton.
+A process serves the same prompts in one batch with every number of adapters; the best of several rounds
+counts. A row has output tokens per second, and their share of what the base model alone does in that process.
+With `--peer`, the folder of make_environment.sh, vLLM on CPU comes after Baton.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from safetensors.torch import save_file
 from baton.config.engine_args import BUNDLED_MODEL
 from baton_engine.checkpoint.weight_files import find_weight_files, read_entries
 from bench.command_line import make_parser
+from bench.peer.engine_process import OfflineEngine
 from bench.peer.engines import RUN_WITHIN_S, Engines
 from bench.peer.scenarios import Scenario
 
@@ -55,37 +55,31 @@ def main() -> None:
     scenario = Scenario(
         num_requests=args.requests, num_prompt_tokens=args.prompt_tokens, num_output_tokens=args.output_tokens
     )
-    with tempfile.TemporaryDirectory(prefix="baton-bench-lora-") as made, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="baton-bench-lora-") as made:
         most = max(args.adapters)
         folders = [write_adapter(Path(made) / f"{n}", args.model, args.rank, n) for n in range(most)]
         engines = Engines(
             model=args.model, peer_folder=args.peer or Path(), dtype=args.dtype, logs=Path(made)
         )
         lora = {"enable_lora": True, "max_loras": most, "max_lora_rank": args.rank}
-        running = {}
+        print(f"{'':6} {'adapters':>8} {'tokens/s':>9} {'of the base':>11}")
         for name in ("baton", "vllm") if args.peer else ("baton",):
-            running[name] = stack.enter_context(engines.offline(name, "--engine-arguments", json.dumps(lora)))
-            running[name].wait_until_ready(RUN_WITHIN_S)
-            running[name].pause()
-        seconds = defaultdict(list)
-        for turn in range(-1, args.rounds):
-            for name, engine in running.items():
-                engine.resume()
-                for number in (0, *args.adapters):
-                    command = {
-                        "prompts": scenario.prompts("lora", max(turn, 0)),
-                        "num_tokens": args.output_tokens,
-                        "reads_cache": False,
-                        "adapters": folders[:number],
-                    }
-                    wall_s = engine.ask(command, RUN_WITHIN_S)["wall_s"]
-                    if turn >= 0:  # the first turn loads the adapters
-                        seconds[name, number].append(wall_s)
-                engine.pause()
-    for (name, number), measured in seconds.items():
-        rate = args.requests * args.output_tokens / min(measured)
-        share = min(seconds[name, 0]) / min(measured)
-        print(f"{name:6} {number:3} adapters {rate:9.1f} tokens/s {share:6.2f} of the base")
+            with engines.offline(name, "--engine-arguments", json.dumps(lora)) as engine:
+                engine.wait_until_ready(RUN_WITHIN_S)
+                base = _rate(engine, scenario, (), args.rounds)
+                print(f"{name:6} {0:8} {base:9.1f}", flush=True)
+                for number in args.adapters:
+                    rate = _rate(engine, scenario, folders[:number], args.rounds)
+                    print(f"{name:6} {number:8} {rate:9.1f} {rate / base:11.2f}", flush=True)
+
+
+def _rate(engine: OfflineEngine, scenario: Scenario, folders: Sequence[str], rounds: int) -> float:
+    """Return output tokens per second of the best round; one before the first loads the adapters."""
+    command = {"num_tokens": scenario.num_output_tokens, "reads_cache": False, "adapters": folders}
+    prompts = [scenario.prompts("lora", turn) for turn in range(1 + rounds)]
+    engine.ask({**command, "num_tokens": 1, "prompts": prompts[0]}, RUN_WITHIN_S)
+    seconds = [engine.ask({**command, "prompts": one}, RUN_WITHIN_S)["wall_s"] for one in prompts[1:]]
+    return scenario.num_requests * scenario.num_output_tokens / min(seconds)
 
 
 def _parse() -> argparse.Namespace:

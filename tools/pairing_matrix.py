@@ -33,6 +33,7 @@ SIZES: Final[Mapping[str, Mapping[str, Any]]] = {
     "TP 2": {"tensor_parallel_size": 2},
     "TP 4": {"tensor_parallel_size": 4},
     "PP 2": {"pipeline_parallel_size": 2},
+    "TP 2, PP 2": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
 }
 TRANSPORTS: Final = ("shared_memory", "tcp", "nixl")
 RECOMPUTED: Final = "recomputed"

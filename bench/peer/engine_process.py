@@ -97,6 +97,11 @@ class EngineProcess:
                 shared_once += _kilobytes(pid, "smaps_rollup")["Pss"]
         return Memory(peak_bytes=peak * 1024, shared_once_bytes=shared_once * 1024)
 
+    @property
+    def pids(self) -> list[int]:
+        """Its processes: that of the command, then those that this one has started."""
+        return descendants(self._guardian.pid)
+
     def process_bytes(self) -> list[int]:
         """Return the memory of each process, largest first; shared pages are divided among their owners."""
         sizes = []

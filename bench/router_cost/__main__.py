@@ -1,11 +1,17 @@
 """CPU time that a router spends on a request and on a token, over gRPC and HTTP.
 
     python -m bench.router_cost --streams 1 64 512 --repeats 3
+    python -m bench.router_cost --streams 64 512 --sglang FOLDER --vllm FOLDER
 
 A router process, a worker whose engine answers within a millisecond (`instant_engine`), and clients
 that only read. The cost of a request is the router's CPU time for answers of one token; that of a token is
 what each further token adds. The bare server of the same run sends as many events and does nothing else
 (`bare_server`). `--profile` shows where the time of the router's loop goes.
+
+In the same run, over HTTP, may be measured: SGLang's router in front of the bare server, which passes bytes
+on and reads no tokens (`--sglang`, a virtual environment with `pip install sglang-router==0.3.2`), and the
+API server of vLLM, whose engine is a process of its own with the bundled model (`--vllm`, the folder of
+bench/peer/make_environment.sh).
 """
 
 from __future__ import annotations
@@ -17,12 +23,13 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.command_line import make_parser
 from bench.router_cost import stream_clients
+from bench.router_cost.peers import running_sglang, running_vllm
 from bench.router_cost.servers import (
     CLIENTS,
     MIN_REQUESTS,
@@ -38,7 +45,7 @@ from bench.router_cost.servers import (
 )
 
 
-async def compare(streams: list[int], repeats: int) -> None:
+async def compare(streams: list[int], repeats: int, peers: Mapping[str, Server]) -> None:
     columns = ("protocol", "streams", "µs/request", "bare", "ratio", "µs/token", "bare", "ratio")
     print(("{:>11}" * 10).format(*columns, "tokens/s", "per event"))
     with running_router() as router, running_bare_server() as bare:
@@ -53,6 +60,11 @@ async def compare(streams: list[int], repeats: int) -> None:
                 costs[num_streams] = median_cost(ours)
                 print(_row(protocol, num_streams, costs[num_streams], median_cost(floor)), flush=True)
             print(_slope(costs), flush=True)
+        for name, peer in peers.items():
+            for num_streams in streams:
+                theirs = [await measure(peer, "HTTP", num_streams) for _ in range(repeats)]
+                floor = [await measure(bare, "HTTP", num_streams) for _ in range(repeats)]
+                print(_row(name, num_streams, median_cost(theirs), median_cost(floor)), flush=True)
 
 
 def _row(protocol: str, num_streams: int, ours: Cost, bare: Cost) -> str:
@@ -134,12 +146,20 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 512])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", choices=tuple(CLIENTS), help="show the costs at the last of --streams")
+    parser.add_argument("--sglang", type=Path, help="virtual environment with SGLang's router")
+    parser.add_argument("--vllm", type=Path, help="folder of make_environment.sh")
     parser.add_argument("--lines", type=int, default=15, help="functions that a profile shows")
     args = parser.parse_args()
     if args.profile:
         asyncio.run(show_profile(args.profile, args.streams[-1], args.lines))
     else:
-        asyncio.run(compare(args.streams, args.repeats))
+        with ExitStack() as stack:
+            peers = {}
+            if args.sglang:
+                peers["sglang"] = stack.enter_context(running_sglang(args.sglang))
+            if args.vllm:
+                peers["vllm"] = stack.enter_context(running_vllm(args.vllm))
+            asyncio.run(compare(args.streams, args.repeats, peers))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m bench.router_cost.bare_server
 
 Prints where it listens. gRPC: `Generate` of Baton's own service. HTTP: Starlette on uvicorn. Each stream gets
-an event for one token every millisecond, the pace of `instant_engine`.
+an event for one token every millisecond, the pace of `instant_engine`. Other routers take it for a worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from baton_proto.v1 import baton_pb2 as pb
@@ -55,12 +55,18 @@ async def complete(request: Request) -> StreamingResponse:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
+async def describe(_: Request) -> JSONResponse:
+    """Answer whoever asks how it is, or what."""
+    return JSONResponse({"status": "healthy", "model_path": CHUNK["model"]})
+
+
 async def serve() -> None:
     grpc_server = grpc.aio.server()
     add_BatonServicer_to_server(BareService(), grpc_server)
     grpc_port = grpc_server.add_insecure_port("127.0.0.1:0")
     await grpc_server.start()
-    app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"])])
+    about = [Route(path, describe) for path in ("/health", "/server_info", "/get_server_info", "/model_info")]
+    app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"]), *about])
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
     with listen_at("127.0.0.1", 0) as listener:
         http_port = listener.getsockname()[1]

@@ -55,7 +55,8 @@ class Cost:
 def running_router(*flags: str, profile: Path | None = None) -> Iterator[Server]:
     """A router and a worker that answers at once; `profile` is the file for the router's profiles."""
     module = ("bench.router_cost.profiled_router", str(profile)) if profile else ("baton", "router")
-    router, addresses = start_router("--session-timeout", str(WITHIN_S), *flags, module=module)
+    named = ("--served-model-name", stream_clients.MODEL, "--session-timeout", str(WITHIN_S))
+    router, addresses = start_router(*named, *flags, module=module)
     tokens = ",".join(map(str, Tokenizer(read_model_folder(Path(BUNDLED_MODEL))).encode(TEXT)))
     engine = start_module(
         "bench.router_cost.instant_engine", "--router", addresses["address"], "--tokens", tokens

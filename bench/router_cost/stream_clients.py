@@ -14,6 +14,7 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 
 PROMPT = "The os module provides a portable way of using operating system dependent functionality. " * 4
+MODEL: Final = "model"
 _USAGE: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 Counts = tuple[int, int]
 Ask = Callable[[int], Awaitable[Counts]]
@@ -37,7 +38,13 @@ def http_client(address: str) -> Ask:
     host, port = address.rsplit(":", 1)
 
     async def ask(num_tokens: int) -> Counts:
-        body = {"prompt": PROMPT, "max_tokens": num_tokens, "temperature": 0.0, "ignore_eos": True}
+        body = {
+            "model": MODEL,
+            "prompt": PROMPT,
+            "max_tokens": num_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+        }
         options = {"stream": True, "stream_options": {"include_usage": True}}
         payload = json.dumps({**body, **options}).encode()
         reader, writer = await asyncio.open_connection(host, int(port))
