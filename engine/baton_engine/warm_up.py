@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Final
 
 from baton_core.requests.pooling import PoolingModel, PoolingSpec
@@ -31,6 +32,8 @@ GRAMMAR: Final = StructuredOutputsParams(json_object=True)
 PROMPTS_WITHIN_S: Final = 0.5
 """Prompts grow up to a whole step as long as the next one is predicted to be over by then: on a large model,
 whose steps take longer, what starts lazily is a small part of them."""
+SLOW_STEP_S: Final = 0.25
+"""A model whose decode steps take longer is large: what starts lazily is a small part of each, too."""
 GROWTH: Final = 4
 """Each prompt is so many times as long as the one before it."""
 LARGE_BATCH: Final = 2 * MAX_GRAPH_SEQS
@@ -104,21 +107,35 @@ class WarmUp:
         self._clear()
 
     def run_decodes(self) -> None:
-        """Run decode steps: of each number of sequences that has a graph, and of more; each way to sample."""
+        """Run decode steps: of each number of sequences that has a graph, and of more; each way to sample.
+
+        Of a large model only the smallest and the largest that have one are run.
+        """
         samplings = _SAMPLINGS
         if self.limits.has_grammars:
             samplings += (_Sampling(params=SamplingParams(structured_outputs=GRAMMAR)),)
         most = min(MAX_GRAPH_SEQS, self.limits.max_decode_rows)
-        for number in range(max(most, len(samplings))):
-            self._run_decode(min(number + 1, most), samplings[number % len(samplings)])
-        if self.limits.max_decode_rows > most:
-            self._run_decode(min(LARGE_BATCH, self.limits.max_decode_rows), _GREEDY)
+        self._run_decode(1, _GREEDY)
+        step_s = -self.clock()
+        self._run_decode(1, _GREEDY)
+        step_s += self.clock()
+        if step_s > SLOW_STEP_S and most > 1:
+            self._run_decode(most, *samplings)
+        else:
+            for number in range(1, max(most, len(samplings))):
+                self._run_decode(min(number + 1, most), samplings[number % len(samplings)])
+            if self.limits.max_decode_rows > most:
+                self._run_decode(min(LARGE_BATCH, self.limits.max_decode_rows), _GREEDY)
         self._clear()
 
-    def _run_decode(self, num_seqs: int, sampling: _Sampling) -> None:
-        """Run a step of sequences at the same position, which write the same values to block 0."""
+    def _run_decode(self, num_seqs: int, *samplings: _Sampling) -> None:
+        """Run a step of sequences at the same position, which write the same values to block 0.
+
+        They sample in these ways in turn.
+        """
         start = min(self.runner.spec.block_size, self.limits.max_model_len) - 1
-        slices = [self._slice(number, 1, start, sampling) for number in range(num_seqs)]
+        ways = islice(cycle(samplings), num_seqs)
+        slices = [self._slice(number, 1, start, way) for number, way in enumerate(ways)]
         self._execute(*slices, block_copies=((0, 0),))
 
     def _prompt(self, num_tokens: int, *, is_told: bool = False) -> SequenceSlice:

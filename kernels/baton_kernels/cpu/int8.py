@@ -100,7 +100,7 @@ class PackedInt8Product:
         self._panel_width = layout.panel_width
         num_missing = -self._out_features % layout.panel_width
         codes = functional.pad(codes, (0, -in_features % layout.input_multiple, 0, num_missing))
-        self._packed_weight = pack(codes, layout.panel_width, layout.depth)
+        self._packed_weight = pack(library, codes, layout.panel_width, layout.depth)
         self._offsets = codes.sum(dim=1, dtype=torch.int32) * (LARGEST_CODE + 1)
         self._scales = functional.pad(scales, (0, num_missing))
         self._bias = None if bias is None else functional.pad(bias.float(), (0, num_missing))

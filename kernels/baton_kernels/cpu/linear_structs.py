@@ -12,12 +12,14 @@ from baton_kernels.cpu.c_struct import (
     Int32,
     Int64,
     Source,
+    SourceBytes,
     SourceFloat,
     SourceInt8,
     SourceInt32,
     SourceInt64,
     SourceTokens,
     Target,
+    TargetBytes,
     TargetFloat,
     TargetInt8,
     c_struct,
@@ -37,6 +39,22 @@ class CodeLayout(IntEnum):
     pairs of inputs lie together, four in a word, 32 codes apart; where quads do, blocks are of 128."""
     FLOAT8 = 1
     INTEGERS = 2
+
+
+@c_struct
+class PackArgs(ctypes.Structure):
+    """The packing of a weight: rows become panels, in which what belongs to one column lies side by side."""
+
+    source: SourceBytes
+    """`[num_panels, panel_width, num_columns]` units."""
+    target: TargetBytes
+    """Result `[num_panels, num_columns, panel_width]` units."""
+    num_panels: Int64
+    panel_width: Int64
+    num_columns: Int64
+    unit_bytes: Int64
+    """1, 2 or 4."""
+    num_threads: Int64
 
 
 @c_struct

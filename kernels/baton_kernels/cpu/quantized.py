@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,6 +17,7 @@ from baton_kernels.cpu.int8 import quantize_with
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import CodeLayout, QuantizedLinearArgs, RoundInputsArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
+from baton_kernels.cpu.packed import pack
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 from baton_kernels.interface.quantized import (
     TABLES,
@@ -155,11 +155,9 @@ class QuantizedProduct:
         codes = unpacked_codes(weight)
         missing = -self._out_features % self._panel_width, -self._in_features % self._depth
         codes = functional.pad(codes, (0, missing[1], 0, missing[0]))
-        panels = codes.view(-1, self._panel_width, codes.shape[1] // self._depth, self._depth).transpose(1, 2)
         if self._layout != CodeLayout.NIBBLES:
-            packed = WEIGHTS.empty(tuple(panels.shape), panels.dtype)
-            np.copyto(packed.numpy(), panels.numpy())
-            return packed
+            return pack(self._library, codes, self._panel_width, self._depth)
+        panels = codes.view(-1, self._panel_width, codes.shape[1] // self._depth, self._depth).transpose(1, 2)
         if self._depth == _PAIR:
             words = panels.reshape(-1, 2, 2, _WORDS)
             return WEIGHTS.copy(torch.stack((words[:, :, 0] | words[:, :, 1] << 4).unbind(1), dim=-1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.structured.interface import Grammar
-from baton_engine.warm_up import GRAMMAR, LARGE_BATCH, PROMPTS_WITHIN_S, WarmUp, WarmUpLimits
+from baton_engine.warm_up import GRAMMAR, LARGE_BATCH, PROMPTS_WITHIN_S, SLOW_STEP_S, WarmUp, WarmUpLimits
 from tests.models import make_prompt, make_tokenizer
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner
 
@@ -66,11 +66,25 @@ def test_prompts_grow_from_a_short_one_to_a_whole_step() -> None:
 
 def test_decode_steps_have_each_number_of_sequences_that_is_recorded_and_a_larger_one() -> None:
     decodes = [len(plan.slices) for plan in plans_of() if num_tokens(plan) == len(plan.slices)]
-    assert decodes == [*range(1, MAX_GRAPH_SEQS + 1), LARGE_BATCH]
+    assert decodes == [1, *range(1, MAX_GRAPH_SEQS + 1), LARGE_BATCH]
+
+
+def test_of_a_large_model_the_smallest_and_the_largest_recorded_step_run_and_sample_in_every_way() -> None:
+    slow, fast = (plans_of(token_s, has_grammars=True) for token_s in (2 * SLOW_STEP_S, SLOW_STEP_S / 2))
+    sizes = [len(plan.slices) for plan in slow if num_tokens(plan) == len(plan.slices)]
+    assert sizes == [1, 1, MAX_GRAPH_SEQS]
+    assert ways_missing(slow) == ways_missing(fast) == []
 
 
 def test_every_way_to_draw_a_token_comes_up() -> None:
     plans = plans_of(has_grammars=True)
+    assert ways_missing(plans) == []
+    assert any(piece.prompt_logprobs and piece.prompt_targets for plan in plans for piece in plan.slices)
+    assert any(plan.block_copies for plan in plans)
+
+
+def ways_missing(plans: Sequence[StepPlan]) -> list[int]:
+    """Return the ways to draw a token that no step has, by their numbers."""
     specs = [spec for plan in plans for piece in plan.slices for spec in piece.samples]
     ways: list[Callable[[SampleSpec], object]] = [
         lambda spec: spec.temperature == 0.0,
@@ -81,9 +95,7 @@ def test_every_way_to_draw_a_token_comes_up() -> None:
         lambda spec: spec.history and spec.history.rules.params.has_penalties,
         lambda spec: spec.history and spec.history.rules.params.structured_outputs == GRAMMAR,
     ]
-    assert [number for number, way in enumerate(ways) if not any(map(way, specs))] == []
-    assert any(piece.prompt_logprobs and piece.prompt_targets for plan in plans for piece in plan.slices)
-    assert any(plan.block_copies for plan in plans)
+    return [number for number, way in enumerate(ways) if not any(map(way, specs))]
 
 
 @pytest.mark.parametrize("max_model_len", [1, 2, BLOCK_SIZE, 3 * BLOCK_SIZE])

@@ -29,7 +29,7 @@ EXPECTED: Final = functional.linear(X.double(), WEIGHT.double())
 
 def multiply(num_threads: int) -> Tensor:
     library, out = load(PLAIN), torch.empty(len(X), len(WEIGHT))
-    packed_weight = pack(WEIGHT, library.packed_layout(WEIGHT.dtype).panel_width, depth=1)
+    packed_weight = pack(library, WEIGHT, library.packed_layout(WEIGHT.dtype).panel_width, depth=1)
     args = PackedLinearArgs(
         x=X.data_ptr(),
         packed_weight=packed_weight.data_ptr(),

@@ -19,6 +19,7 @@
 #include "int8_linear.h"
 #include "lora.h"
 #include "sampling.h"
+#include "pack.h"
 #include "packed_linear.h"
 #include "quantized_linear.h"
 #include "round_inputs.h"
@@ -240,6 +241,8 @@ int baton_rotate(const RotateArgs* args) {
 }
 
 int baton_copy(const CopyArgs* args) { return copy_rows(*args) ? kOk : kRowOutOfRange; }
+
+int baton_pack(const PackArgs* args) { return pack(*args), kOk; }
 
 int baton_norm(const NormArgs* args) {
   return run([&] { normalise_rows(*args, reserve(norm_scratch(*args))); });
