@@ -24,7 +24,6 @@ from baton_engine.checkpoint.weight_files import find_weight_files, read_entries
 from bench.command_line import make_parser
 from bench.peer.engine_process import OfflineEngine
 from bench.peer.engines import RUN_WITHIN_S, Engines
-from bench.peer.scenarios import Scenario
 
 _LAYERS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Linear layers that adapters change: those of Llama and the families built like it."""
@@ -52,9 +51,9 @@ def write_adapter(folder: Path, model: Path, rank: int, seed: int) -> str:
 def main() -> None:
     """Print one row for each engine and number of adapters."""
     args = _parse()
-    scenario = Scenario(
-        num_requests=args.requests, num_prompt_tokens=args.prompt_tokens, num_output_tokens=args.output_tokens
-    )
+    vocab_size = json.loads((args.model / "config.json").read_text())["vocab_size"]
+    shape = (1 + args.rounds, args.requests, args.prompt_tokens)
+    prompts = torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(0)).tolist()
     with tempfile.TemporaryDirectory(prefix="baton-bench-lora-") as made:
         most = max(args.adapters)
         folders = [write_adapter(Path(made) / f"{n}", args.model, args.rank, n) for n in range(most)]
@@ -66,20 +65,22 @@ def main() -> None:
         for name in ("baton", "vllm") if args.peer else ("baton",):
             with engines.offline(name, "--engine-arguments", json.dumps(lora)) as engine:
                 engine.wait_until_ready(RUN_WITHIN_S)
-                base = _rate(engine, scenario, (), args.rounds)
+                base = _rate(engine, args.output_tokens, prompts, ())
                 print(f"{name:6} {0:8} {base:9.1f}", flush=True)
                 for number in args.adapters:
-                    rate = _rate(engine, scenario, folders[:number], args.rounds)
+                    rate = _rate(engine, args.output_tokens, prompts, folders[:number])
                     print(f"{name:6} {number:8} {rate:9.1f} {rate / base:11.2f}", flush=True)
 
 
-def _rate(engine: OfflineEngine, scenario: Scenario, folders: Sequence[str], rounds: int) -> float:
-    """Return output tokens per second of the best round; one before the first loads the adapters."""
-    command = {"num_tokens": scenario.num_output_tokens, "reads_cache": False, "adapters": folders}
-    prompts = [scenario.prompts("lora", turn) for turn in range(1 + rounds)]
-    engine.ask({**command, "num_tokens": 1, "prompts": prompts[0]}, RUN_WITHIN_S)
-    seconds = [engine.ask({**command, "prompts": one}, RUN_WITHIN_S)["wall_s"] for one in prompts[1:]]
-    return scenario.num_requests * scenario.num_output_tokens / min(seconds)
+def _rate(
+    engine: OfflineEngine, num_tokens: int, rounds: Sequence[Sequence[list[int]]], folders: Sequence[str]
+) -> float:
+    """Return output tokens per second of the best round of prompts; the first one loads the adapters."""
+    command = {"num_tokens": num_tokens, "reads_cache": False, "adapters": folders}
+    first, *others = rounds
+    engine.ask({**command, "num_tokens": 1, "prompts": first}, RUN_WITHIN_S)
+    seconds = [engine.ask({**command, "prompts": prompts}, RUN_WITHIN_S)["wall_s"] for prompts in others]
+    return len(first) * num_tokens / min(seconds)
 
 
 def _parse() -> argparse.Namespace:

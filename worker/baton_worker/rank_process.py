@@ -205,7 +205,7 @@ class Rank:
         """Wait for the next step or call, from the queue on the leader's machine; None at the end."""
         if self._queue is None:
             return self._frames.get()
-        while not self._queue.has_ended:
+        while not self._queue.has_ended and self._frames.empty():  # it may be told to stop while it loads
             if (content := self._queue.take(_QUEUE_WITHIN_S)) is not None:
                 return decode_to_rank(content)
         return None
