@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,6 +114,8 @@ class LoadedModel:
     batch_processors: BatchProcessors
     read: ReadModel
     quantization: ChosenQuantization
+    open_weights: Callable[[], WeightReader]
+    """Opens the same files once more, to be read in the same way."""
     weight_bytes: int
     """Size of the weights in memory."""
     pooler: Pooler | None = None
@@ -236,7 +239,8 @@ def load_model(
         require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
     free, began_s = free_device_bytes(device), time.monotonic()
     read = DummyWeights if is_dummy else WeightReader
-    weights = read(weight_folder or folder, dtype, device, **quantization.of_weights)
+    open_weights = partial(read, weight_folder or folder, dtype, device, **quantization.of_weights)
+    weights = open_weights()
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
@@ -263,6 +267,7 @@ def load_model(
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=_read_model(weights, ranks, describe_folder(folder, config, settings.config_overrides), pooling),
         quantization=quantization,
+        open_weights=open_weights,
         weight_bytes=weights.loaded_bytes,
         pooler=pooler,
         adapters=bank,

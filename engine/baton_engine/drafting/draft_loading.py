@@ -21,7 +21,8 @@ from baton_engine.drafting.draft_guard import Drafter
 from baton_engine.drafting.draft_model import DraftModel
 from baton_engine.drafting.eagle_config import EagleConfig, find_eagle, read_eagle_config, require_fitting
 from baton_engine.drafting.eagle_drafter import EagleDrafter
-from baton_engine.drafting.eagle_head import EagleHead, head_names
+from baton_engine.drafting.eagle_head import EagleHead, has_embedding, head_names
+from baton_engine.drafting.target_vocabulary import share_vocabulary
 from baton_engine.dtype import resolve_dtype
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedModel, load_model
@@ -53,8 +54,11 @@ class DraftPlan:
         config = self.head.layer if self.head is not None else read_model_config(self.folder)
         dtype = resolve_dtype(settings.dtype, config.dtype, device)
         paths = () if settings.has_dummy_weights else find_weight_files(self.folder)
-        tables = [read_table(path).values() for path in paths]
-        num_values = sum(math.prod(entry.shape) for table in tables for entry in table)
+        tables = [read_table(path) for path in paths]
+        num_values = sum(math.prod(entry.shape) for table in tables for entry in table.values())
+        if self.head is not None and settings.parallel.num_ranks > 1:
+            has_own = any(has_embedding(head_names(table)) for table in tables)
+            num_values += self.head.num_shared_values(has_embedding=has_own)
         spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
         return MemoryBeside(
             weight_bytes=num_values * dtype.itemsize, block_bytes=len(spec.groups) * spec.block_bytes
@@ -68,13 +72,16 @@ class DraftPlan:
         """
         if self.head is None:
             return
-        model, settings = target.model, target.settings
-        if not isinstance(model, Decoder):
+        if not isinstance(target.model, Decoder):
             allowed = f"ngram, suffix or draft_model for {target.config.architecture}"
             raise refusal("method", str(self.head.method), allowed)
-        most = max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
-        size = model.config.hidden_size
-        model.taps = HiddenTaps(self.head.tapped, most, size, model.dtype, model.device)
+        _tap(target, self.head.tapped)
+
+    def settings_of_ranks(self, settings: EngineSettings) -> EngineSettings:
+        """Return the target's settings, which say whether a head drafts and which, for `tap_beside`."""
+        if self.head is None or settings.speculative is None:
+            return settings
+        return replace(settings, speculative=replace(settings.speculative, method=self.head.method))
 
     def load(self, target: LoadedModel) -> Drafter:
         """Load what drafts, with a KV pool for as many tokens as the target's.
@@ -88,12 +95,29 @@ class DraftPlan:
         return _load_model(self.settings, target)
 
 
+def tap_beside(target: LoadedModel) -> None:
+    """Have a rank compute what its leader's part of the model does, which a head taps.
+
+    Final hidden states are those of all tokens, so no rank's last layer may leave some out.
+    """
+    config = target.settings.speculative
+    if config is not None and config.method is SpeculativeMethod.EAGLE:
+        _tap(target, None)
+
+
+def _tap(target: LoadedModel, layers: tuple[int, ...] | None) -> None:
+    model, settings = target.model, target.settings
+    assert isinstance(model, Decoder), "others are refused"
+    most = max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
+    model.taps = HiddenTaps(layers, most, model.config.hidden_size, model.dtype, model.device)
+
+
 def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
     """Return what drafts for the model of the settings; None where no model does.
 
     Raises:
         InvalidModelError: what drafts cannot be found or read.
-        InvalidConfigError: it does not fit the target, or is a head of one that is divided among ranks.
+        InvalidConfigError: it does not fit the target, or is a head of one that is divided into stages.
     """
     config = settings.speculative
     if config is None or not config.method.needs_model:
@@ -122,8 +146,8 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
 
 
 def _plan_head(settings: EngineSettings, folder: Path, method: SpeculativeMethod, target: Any) -> DraftPlan:
-    if settings.parallel.num_ranks > 1:
-        raise refusal("method", str(method), "ngram, suffix or draft_model for a model of several ranks")
+    if settings.parallel.pipeline > 1:
+        raise refusal("method", str(method), "ngram, suffix or draft_model for a model of several stages")
     if not isinstance(target, DecoderConfig):
         raise refusal("method", str(method), f"ngram, suffix or draft_model for {target.architecture}")
     head = read_eagle_config(folder, method, len(target.layers))
@@ -159,7 +183,9 @@ def _load_head(
     assert isinstance(model, Decoder), "it was tapped"
     assert model.taps is not None, "it was tapped"
     weights = WeightReader(folder, model.dtype, model.device, names=head_names)
-    head = EagleHead(config, weights, kernels.layers, model, settings.max_decode_rows)
+    is_eagle = config.method is SpeculativeMethod.EAGLE
+    shared = share_vocabulary(target, needs_embedding=not has_embedding(weights), needs_logits=is_eagle)
+    head = EagleHead(config, weights, kernels.layers, shared, settings.max_decode_rows)
     spec = config.layer.kv_spec(settings.block_size, str(model.dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
     longest = min(target.kv_cache.max_model_len, config.layer.max_position_embeddings)

@@ -50,6 +50,14 @@ class EagleConfig:
     is_output_normed: bool = False
     """True if the next token's input is the normed output."""
 
+    def num_shared_values(self, *, has_embedding: bool) -> int:
+        """Return the size of the embedding and output head that it shares with its target, in numbers.
+
+        `has_embedding` is true if the head has embeddings of its own.
+        """
+        num_tables = (not has_embedding) + (self.method is SpeculativeMethod.EAGLE)
+        return num_tables * self.layer.vocab_size * self.target_hidden_size
+
 
 def find_eagle(folder: Path, method: SpeculativeMethod) -> SpeculativeMethod | None:
     """Return which head a folder holds for a method that was asked for; None where it holds a whole model.

@@ -17,8 +17,8 @@ from baton_core.worker.speculative_config import SpeculativeMethod
 from baton_engine.checkpoint.weight_files import TensorEntry
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.drafting.eagle_config import EagleConfig
+from baton_engine.drafting.target_vocabulary import TargetVocabulary
 from baton_engine.models.attention import SelfAttention
-from baton_engine.models.decoder import Decoder
 from baton_engine.models.feed_forward import GatedFeedForward
 from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.linear import load_head, load_projection
@@ -30,8 +30,14 @@ from baton_engine.ranks.ranks import ALONE
 from baton_kernels.interface.kernels import LayerKernels
 
 _LAYER: Final = "layers.0"
+_EMBEDDING: Final = "embed_tokens.weight"
 _SHIFTS: Final = "d2t"
 """Tensor `[draft_vocab_size] int64`: how far a token's number is behind that in the head's vocabulary."""
+
+
+def has_embedding(tensors: WeightReader | Mapping[str, TensorEntry]) -> bool:
+    """True if a head with these tensors, by `head_names`, has token embeddings of its own."""
+    return _EMBEDDING in tensors
 
 
 def head_names(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
@@ -47,7 +53,7 @@ class EagleHead:
 
     Args:
         weights: of the head's folder, by `head_names`.
-        target: whose embedding, and with EAGLE whose output head, it shares.
+        shared: the embedding, and with EAGLE the output head, of its target.
         max_num_rows: rows of a pass whose inputs and outputs keep their places, so that it can be captured.
 
     Attributes:
@@ -62,7 +68,7 @@ class EagleHead:
         config: EagleConfig,
         weights: WeightReader,
         kernels: LayerKernels,
-        target: Decoder,
+        shared: TargetVocabulary,
         max_num_rows: int,
     ) -> None:
         self.config = config
@@ -70,8 +76,8 @@ class EagleHead:
         self.is_capturable = True
         size, eps = config.layer.hidden_size, config.layer.norm.eps
         self._is_third = config.method is SpeculativeMethod.EAGLE3
-        self._target = target
-        self._embedding = _load_embedding(config, weights, target)
+        self._shared = shared
+        self._embedding = _load_embedding(config, weights, shared)
         norms = NormLoader(weights, kernels, eps, is_offset=False)
         num_parts = len(config.tapped) if config.tapped is not None else 1
         self._fc_norms = _load_fc_norms(config, norms, num_parts)
@@ -158,7 +164,8 @@ class EagleHead:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits `[num_rows, vocab_size]` of the target's tokens: -inf where one cannot be drafted."""
         if not self._is_third:
-            return self._target.logits(hidden)
+            assert self._shared.logits is not None, "EAGLE shares it"
+            return self._shared.logits(hidden)
         logits = self._head(self._norm(hidden))
         if self._tokens is None:
             return logits
@@ -166,16 +173,16 @@ class EagleHead:
         return logits.new_full(shape, float("-inf")).index_copy_(1, self._tokens, logits)
 
 
-def _load_embedding(config: EagleConfig, weights: WeightReader, target: Decoder) -> Embedding:
-    if "embed_tokens.weight" in weights:
+def _load_embedding(config: EagleConfig, weights: WeightReader, shared: TargetVocabulary) -> Embedding:
+    if has_embedding(weights):
         sizes = config.layer.vocab_size, config.layer.hidden_size
-        return Embedding(weights, "embed_tokens.weight", *sizes, ALONE)
-    if target.token_embedding is None or config.layer.hidden_size != target.config.hidden_size:
+        return Embedding(weights, _EMBEDDING, *sizes, ALONE)
+    if shared.embedding is None or config.layer.hidden_size != config.target_hidden_size:
         raise InvalidModelError(
-            f"{weights.folder}: tensor embed_tokens.weight is missing; allowed: weights that hold it, as "
-            f"the target's embeddings have {target.config.hidden_size} numbers"
+            f"{weights.folder}: tensor {_EMBEDDING} is missing; allowed: weights that hold it, as "
+            f"the target's embeddings have {config.target_hidden_size} numbers"
         )
-    return target.token_embedding
+    return shared.embedding
 
 
 def _load_fc_norms(config: EagleConfig, norms: NormLoader, num_parts: int) -> tuple[RMSNorm, ...]:

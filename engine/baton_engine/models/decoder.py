@@ -21,7 +21,7 @@ from baton_engine.models.stage import Stage
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.vocabulary import Embedding, Head
 from baton_engine.ranks.ranks import ALONE, Ranks
-from baton_kernels.interface.kernels import Function, LayerKernels
+from baton_kernels.interface.kernels import LayerKernels
 
 
 class Decoder:
@@ -42,12 +42,12 @@ class Decoder:
         self.device = weights.device
         self.taps: HiddenTaps | None = None
         self._stage = Stage(ranks)
-        vocab_size, size, is_tied = config.vocab_size, config.hidden_size, config.tie_word_embeddings
+        size, is_tied = config.hidden_size, config.tie_word_embeddings
         self.embedding_size = size
         """Width of the embeddings that may stand in the place of tokens."""
         self._embedding: Embedding | None = None
         if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
-            self._embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
+            self._embedding = load_embedding(config, weights, ranks)
         # Rounded to the dtype, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
@@ -62,10 +62,8 @@ class Decoder:
         )
         if ranks.place.is_last_stage:
             self._norm = norms.load("model.norm", size)
-            tied = self._embedding if is_tied else None
             if config.has_head:
-                self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
-        self._kernels = kernels
+                self._head = load_output_head(config, weights, self._embedding, kernels, ranks)
 
     @property
     def token_embedding(self) -> Embedding | None:
@@ -117,9 +115,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
-        logits = self._head(hidden)
-        cap = self.config.logit_softcap
-        return logits if cap is None else self._kernels.apply(Function.TANH, logits / cap) * cap
+        return self._head(hidden)
 
 
 class _DecoderLayer:
@@ -182,6 +178,24 @@ class _DecoderLayer:
         if self._after_feed_forward is not None:
             change = self._after_feed_forward(change)
         return change, hidden
+
+
+def load_embedding(config: DecoderConfig, weights: WeightReader, ranks: Ranks) -> Embedding:
+    """Load the token embeddings, or a rank's rows of them."""
+    return Embedding(weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size, ranks)
+
+
+def load_output_head(
+    config: DecoderConfig,
+    weights: WeightReader,
+    embedding: Embedding | None,
+    kernels: LayerKernels,
+    ranks: Ranks,
+) -> Head:
+    """Load the output head, or a rank's part of it; `embedding` is the table that it may be tied to."""
+    tied = embedding if config.tie_word_embeddings else None
+    sizes = config.vocab_size, config.hidden_size
+    return Head(weights, tied, *sizes, kernels, ranks, config.logit_softcap)
 
 
 def _load_feed_forward(

@@ -11,7 +11,7 @@ from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import load_head, share_to_read
 from baton_engine.models.shares import WHOLE, Share
 from baton_engine.ranks.ranks import Ranks
-from baton_kernels.interface.kernels import LayerKernels
+from baton_kernels.interface.kernels import Function, LayerKernels
 
 
 class Embedding:
@@ -58,7 +58,9 @@ class Embedding:
 class Head:
     """Hidden states to logits; ranks that divide the vocabulary bring theirs to the first of them.
 
-    It is the layer `lm_head`, or with `is_tied` the embedding.
+    Args:
+        embedding: the table of token embeddings, where it is the output head's too; None: `lm_head` is.
+        softcap: bound of the logits, which a hyperbolic tangent keeps; None: there is none.
 
     Raises:
         InvalidModelError: the weights do not fit.
@@ -72,8 +74,10 @@ class Head:
         size: int,
         kernels: LayerKernels,
         ranks: Ranks,
+        softcap: float | None = None,
     ) -> None:
         self._vocab_size = vocab_size
+        self._kernels, self._softcap = kernels, softcap
         self._ranks = ranks.tensor
         self._most = -(-vocab_size // self._ranks.size)
         tokens = None if self._ranks.size == 1 else ranks.place.tokens(vocab_size)
@@ -87,8 +91,12 @@ class Head:
         """Map `[num_rows, size]` to `[num_rows, vocab_size]`; to its own part at ranks but the first."""
         own = self._layer(hidden)
         if self._ranks.size == 1:
-            return own
+            return self._capped(own)
         parts = self._ranks.gather(functional.pad(own, (0, self._most - own.shape[-1])).contiguous(), 0)
         if parts is None:
             return own
-        return parts.transpose(0, 1).flatten(1)[:, : self._vocab_size]
+        return self._capped(parts.transpose(0, 1).flatten(1)[:, : self._vocab_size])
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        cap = self._softcap
+        return logits if cap is None else self._kernels.apply(Function.TANH, logits / cap) * cap

@@ -183,8 +183,10 @@ def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Pat
     config = read_speculative_config(
         {"method": "eagle3", "model": str(head.folder), "num_speculative_tokens": 3}
     )
-    two = EngineSettings(model=str(target), speculative=config, parallel=ParallelSizes(tensor=2))
-    with pytest.raises(InvalidConfigError, match="ngram, suffix or draft_model for a model of several ranks"):
+    two = EngineSettings(model=str(target), speculative=config, parallel=ParallelSizes(pipeline=2))
+    with pytest.raises(
+        InvalidConfigError, match="ngram, suffix or draft_model for a model of several stages"
+    ):
         plan_drafts(two)
     gpt2 = make_model(tmp_path / "gpt2", "gpt2")
     assert "ngram, suffix or draft_model" in refused(head, model=gpt2)

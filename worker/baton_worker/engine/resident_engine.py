@@ -25,7 +25,7 @@ from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import free_unused
 from baton_engine.drafting.draft_guard import DraftGuard
-from baton_engine.drafting.draft_loading import plan_drafts
+from baton_engine.drafting.draft_loading import plan_drafts, tap_beside
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -88,7 +88,8 @@ class ResidentEngine:
         """The other ranks, where this process leads some."""
         if is_leading:
             starter, shares_pool = rank_starter(executor, settings), executor.shares_pool
-            self.group = RankGroup(settings, starter, shares_pool=shares_pool, transfers=transfers)
+            told = settings if self._draft_plan is None else self._draft_plan.settings_of_ranks(settings)
+            self.group = RankGroup(told, starter, shares_pool=shares_pool, transfers=transfers)
         self._settings = settings
         self._grammars = grammars
         if self.group is not None and allocate_pool is None:
@@ -298,6 +299,8 @@ class ResidentEngine:
         model = load_model(self._settings, plan, weight_folder, self._ranks, beside)
         if self._draft_plan is not None:
             self._draft_plan.tap(model)
+        elif not self._ranks.place.is_leader:
+            tap_beside(model)
         if self._settings.share_weights and model.model.device.type == "cpu":
             self._share_weights(model, weight_folder)
         for digest, path in self._adapters.items():
