@@ -234,9 +234,7 @@ def load_model(
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
-    quantization = _choose_quantization(settings, folder, config, gguf)
-    if settings.parallel.is_invariant:
-        require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
+    quantization = _choose_quantization(settings, folder, config, gguf, device)
     free, began_s = free_device_bytes(device), time.monotonic()
     read = DummyWeights if is_dummy else WeightReader
     open_weights = partial(read, weight_folder or folder, dtype, device, **quantization.of_weights)
@@ -252,8 +250,7 @@ def load_model(
     free_unused(device)  # what lay between reading and packing the weights
     taken = weights_in_memory(weights.loaded_bytes, device, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free, weight_bytes=taken, beside=beside)
-    cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
-    spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
+    spec = _kv_spec(settings, config, kernels, weights)
     plan = plan or _plan(spec, config, settings, memory, ranks, pooling)
     return LoadedModel(
         model=model,
@@ -356,10 +353,10 @@ def _kv_spec(
     settings: EngineSettings,
     config: ModelConfig,
     kernels: Kernels,
-    dtype: torch.dtype,
     weights: WeightReader,
 ) -> KVSpec:
     """Return the model's KV cache, with the scales of the checkpoint where it holds 8-bit floats."""
+    dtype = resolve_cache_dtype(settings.kv_cache_dtype, weights.dtype, weights.device)
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
     scales: tuple[tuple[float, float], ...] = ()
     if dtype.itemsize == 1 and not settings.has_dummy_weights:
@@ -369,11 +366,15 @@ def _kv_spec(
 
 
 def _choose_quantization(
-    settings: EngineSettings, folder: Path, config: ModelConfig, gguf: Path | None
+    settings: EngineSettings, folder: Path, config: ModelConfig, gguf: Path | None, device: torch.device
 ) -> ChosenQuantization:
+    """Choose it, unless sums that depend on no number of ranks are asked for, which it does not have."""
     fields = read_model_fields(folder, settings.config_overrides)
     asked = settings.quantization, settings.quantization_config
-    return choose_quantization(*asked, fields, folder, config, int4_w4a8=settings.int4_w4a8, gguf=gguf)
+    chosen = choose_quantization(*asked, fields, folder, config, int4_w4a8=settings.int4_w4a8, gguf=gguf)
+    if settings.parallel.is_invariant:
+        require_plain_sums(device.type, is_quantized=chosen != ChosenQuantization())
+    return chosen
 
 
 def _vllm_config(

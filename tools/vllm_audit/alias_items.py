@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from baton.commands import cli_arguments
 from tools.vllm_audit import processes
-from tools.vllm_audit.checkpoints import checkpoint, loaded
+from tools.vllm_audit.checkpoints import generates
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.processes import MODEL_ID, as_vllm, outcomes, run, server, started
 from tools.vllm_audit.subjects import MODEL, expect, folder
@@ -308,9 +308,7 @@ EXAMPLES: Final = Group(
         "LLMEngine.step": _in_alias("files", "step_loop.py"),
         "the serve command of AnythingLLM": lambda: expect(_model_of_server(), "no model is served"),
         "a quark checkpoint, quantization, kv_cache_dtype": _in_alias("files", "quark.py"),
-        "serve a checkpoint of mxfp4, quantization": lambda: loaded(
-            checkpoint(quantization_config={"quant_method": "mxfp4"})
-        ).close(),
+        "serve a checkpoint of mxfp4, quantization": generates("gpt-oss-mxfp4", quantization="mxfp4"),
         "a model's class with VllmConfig": _in_alias("files", "my_model.py"),
         "lm_eval --model vllm": _in_alias("files", "harness.py"),
         "python -m vllm.entrypoints.openai.api_server": _module("vllm.entrypoints.openai.api_server"),

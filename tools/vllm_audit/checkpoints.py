@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import baton
-from tools.vllm_audit.subjects import KV_BYTES, MODEL, PROMPT, SMALL, folder, generated, said
+from tests.quantized_reference import copy_with_tokenizer
+from tools.vllm_audit.subjects import KV_BYTES, MODEL, PROMPT, SMALL, expect, folder, generated, said
+from tools.vllm_audit.verdict import Probe
 
 FORCED_TOKEN: Final = 42
 
@@ -84,3 +86,15 @@ def _tensors_of(model: Any) -> list[torch.Tensor]:
     if hasattr(model, "parameters"):
         return list(model.parameters())
     return [value for value in vars(model).values() if isinstance(value, torch.Tensor)]
+
+
+def generates(name: str, **arguments: Any) -> Probe:
+    """A checkpoint that another package quantized is loaded and generates."""
+
+    def probe() -> None:
+        model = copy_with_tokenizer(name, Path(mkdtemp(dir=folder())) / "model")
+        with loaded(model, **arguments) as llm:
+            output = generated("w5 w6", subject=llm, max_tokens=3)
+        expect(len(output.outputs[0].token_ids) == 3, "it generates nothing")
+
+    return probe

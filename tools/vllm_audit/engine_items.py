@@ -6,15 +6,12 @@ import argparse
 import inspect
 from contextlib import suppress
 from functools import cache, partial
-from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Final
 
 import baton
 from baton import EngineArgs, SamplingParams
 from baton_core.errors import InvalidModelError
-from tests.quantized_reference import copy_with_tokenizer
-from tools.vllm_audit.checkpoints import loaded
+from tools.vllm_audit.checkpoints import generates
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.engine_arguments import VALUES
 from tools.vllm_audit.probes import all_of, attribute, field, gives, holds, imported, raises
@@ -27,7 +24,6 @@ from tools.vllm_audit.subjects import (
     SMALL,
     engine,
     expect,
-    folder,
     generated,
     llm,
     pooling,
@@ -262,28 +258,16 @@ METHODS: Final = Group(
 # --- quantization, the engine's parts, prefix caching ---
 
 
-def _generates(name: str, **arguments: Any) -> Probe:
-    """A checkpoint that another package quantized is loaded and generates."""
-
-    def probe() -> None:
-        model = copy_with_tokenizer(name, Path(mkdtemp(dir=folder())) / "model")
-        with loaded(model, **arguments) as llm:
-            output = generated("w5 w6", subject=llm, max_tokens=3)
-        expect(len(output.outputs[0].token_ids) == 3, "it generates nothing")
-
-    return probe
-
-
 QUANTIZATION: Final = Group(
     "quantization (Quark, OCP MX)",
     {
         'LLM(quantization="quark")': field("quantization", "quark", EFFECTS),
         'LLM(kv_cache_dtype="fp8")': field("kv_cache_dtype", VALUES["kv_cache_dtype"], EFFECTS),
-        "a quark checkpoint": _generates("quark-fp8-kv-fp8", quantization="quark", kv_cache_dtype="fp8"),
-        "an mxfp4 checkpoint": _generates("quark-mxfp4"),
-        "an mxfp6 checkpoint (quark)": _generates("quark-mxfp6-e2m3"),
-        "a quark checkpoint of layerwise mixed precision": _generates("quark-mix"),
-        "quantization_config of an awq checkpoint": _generates("auto-awq"),
+        "a quark checkpoint": generates("quark-fp8-kv-fp8", quantization="quark", kv_cache_dtype="fp8"),
+        "an mxfp4 checkpoint": generates("quark-mxfp4"),
+        "an mxfp6 checkpoint (quark)": generates("quark-mxfp6-e2m3"),
+        "a quark checkpoint of layerwise mixed precision": generates("quark-mix"),
+        "quantization_config of an awq checkpoint": generates("auto-awq"),
     },
 )
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from baton import LLM, SamplingParams
 from bench.processes import free_port
+from tests.quantized_reference import copy_with_tokenizer
 from tools.vllm_audit.subjects import MODEL, expect, folder
 from tools.vllm_audit.tied_command import tied
 
@@ -27,6 +28,8 @@ _WITHIN_S: Final = 300.0
 _POLL_S: Final = 0.2
 MODEL_ID: Final = "facebook/opt-125m"
 """The id that vLLM's examples name; a folder of this name lies where they run."""
+QUARK_ID: Final = "amd/Llama-3.1-8B-Instruct-FP8-KV"
+"""The id of a checkpoint that quark has quantized, KV cache included; a small one lies there too."""
 UNREAD_VARIABLES: Final = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_RAY_DP_PACK_STRATEGY")
 
 
@@ -143,8 +146,9 @@ def server() -> Server:
 
 @cache
 def _place() -> Path:
-    """The folder where the model of the examples lies."""
+    """The folder where the models of the examples lie."""
     shutil.copytree(MODEL, folder() / MODEL_ID)
+    copy_with_tokenizer("quark-fp8-kv-fp8", folder() / QUARK_ID)
     return folder()
 
 
