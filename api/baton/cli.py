@@ -283,6 +283,7 @@ def _request_limits(args: argparse.Namespace) -> RequestLimits:
         max_logprobs=args.max_logprobs,
         max_n_sequences=args.max_n_sequences,
         max_answer_bytes=args.max_answer_bytes,
+        stream_interval=args.stream_interval,
         logits_processors=args.logits_processors,
         enable_prompt_embeds=args.enable_prompt_embeds,
         trust_request_chat_template=args.trust_request_chat_template,

@@ -32,7 +32,6 @@ _AS_GIVEN: Final = frozenset({"structured_outputs", "repetition_detection", "log
 _UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "routed_experts_prompt_start": ((0,), "0: routed experts are not returned"),
     "trace_decode_token_ids": ((None,), "None: tokens are sampled, not replayed"),
-    "stream_interval": ((None, 1), "None or 1: outputs come as the tokens do"),
     "prompt_logprob_token_ids": ((None,), "None: prompt_logprobs gives the most likely tokens"),
     "prompt_logprob_start": ((None, 0), "None: prompt_logprobs begin with the prompt"),
     "watermarking": ((None, False), "None: outputs have no watermark"),
@@ -197,6 +196,8 @@ class SamplingParams:
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: None = None
     stream_interval: int | None = None
+    """Tokens of a sequence that make an output of a stream, but for its first and its last; at least the
+    engine's."""
     prompt_logprob_token_ids: None = None
     prompt_logprob_start: int | None = None
     watermarking: None = None

@@ -23,7 +23,7 @@ import signal
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -45,10 +45,12 @@ from bench.router_cost.servers import (
 )
 
 
-async def compare(streams: list[int], repeats: int, peers: Mapping[str, Server]) -> None:
+async def compare(
+    streams: list[int], repeats: int, peers: Mapping[str, Server], flags: Sequence[str]
+) -> None:
     columns = ("protocol", "streams", "µs/request", "bare", "ratio", "µs/token", "bare", "ratio")
     print(("{:>11}" * 10).format(*columns, "tokens/s", "per event"))
-    with running_router() as router, running_bare_server() as bare:
+    with running_router(*flags) as router, running_bare_server() as bare:
         await wait_until_ready(router)
         for protocol in CLIENTS:
             costs: dict[int, Cost] = {}
@@ -85,11 +87,11 @@ def _slope(costs: dict[int, Cost]) -> str:
     return f"{'':11}each further stream: {request_ns:+.0f} ns per request, {token_ns:+.1f} ns per token"
 
 
-async def show_profile(protocol: str, num_streams: int, num_lines: int) -> None:
+async def show_profile(protocol: str, num_streams: int, num_lines: int, flags: Sequence[str]) -> None:
     num_requests = max(MIN_REQUESTS, 2 * num_streams)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "router.prof"
-        with running_router(profile=path) as router:
+        with running_router(*flags, profile=path) as router:
             await wait_until_ready(router)
             for num_tokens in (1, NUM_TOKENS):
                 with _profiled(router, path):
@@ -149,9 +151,11 @@ def main() -> None:
     parser.add_argument("--sglang", type=Path, help="virtual environment with SGLang's router")
     parser.add_argument("--vllm", type=Path, help="folder of make_environment.sh")
     parser.add_argument("--lines", type=int, default=15, help="functions that a profile shows")
+    parser.add_argument("--stream-interval", default="1", help="the router's own: tokens in each event")
     args = parser.parse_args()
+    flags = ("--stream-interval", args.stream_interval)
     if args.profile:
-        asyncio.run(show_profile(args.profile, args.streams[-1], args.lines))
+        asyncio.run(show_profile(args.profile, args.streams[-1], args.lines, flags))
     else:
         with ExitStack() as stack:
             peers = {}
@@ -159,7 +163,7 @@ def main() -> None:
                 peers["sglang"] = stack.enter_context(running_sglang(args.sglang))
             if args.vllm:
                 peers["vllm"] = stack.enter_context(running_vllm(args.vllm))
-            asyncio.run(compare(args.streams, args.repeats, peers))
+            asyncio.run(compare(args.streams, args.repeats, peers, flags))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 
 from baton_core.sessions.router_messages import TokenBatch
 from baton_core.sessions.worker_info import Role
+from baton_router.requests.request_limits import RequestLimits
 from tests.integration.http_router import chunks_of, client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, run, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
@@ -34,6 +35,25 @@ def test_many_streams_run_side_by_side() -> None:
                 for index in range(body["n"]):
                     assert "".join(c["text"] for c in choices if c["index"] == index) == TEXT
             assert (await client.get("/load")).json() == {"server_load": 0}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("of_router", "asked_for"), [(1, 3), (3, None), (3, 2)])
+def test_events_have_as_many_tokens_as_the_larger_interval_says(
+    of_router: int, asked_for: int | None
+) -> None:
+    limits = RequestLimits(stream_interval=of_router)
+    more = {} if asked_for is None else {"stream_interval": asked_for}
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), limits=limits) as client:
+            answer = await client.post(COMPLETIONS, json=asked(return_token_ids=True, logprobs=0, **more))
+            choices = [choice for chunk in chunks_of(answer.text) for choice in chunk["choices"]]
+            sizes = [len(choice["token_ids"]) for choice in choices if choice["token_ids"]]
+            assert "".join(choice["text"] for choice in choices) == TEXT
+            rest = len(ANSWER) - 1
+            assert sizes == [1, *[3] * (rest // 3), *([rest % 3] if rest % 3 else [])]
 
     run(scenario())
 

@@ -114,7 +114,7 @@ SENT = {
 }
 AT_THE_ROUTER = {
     *("stop", "include_stop_str_in_output", "detokenize", "skip_special_tokens"),
-    *("spaces_between_special_tokens", "flat_logprobs", "output_kind"),
+    *("spaces_between_special_tokens", "flat_logprobs", "output_kind", "stream_interval"),
     *("bad_words", "thinking_token_budget"),  # in tokens they belong to the request
 }
 

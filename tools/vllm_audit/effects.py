@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from baton import AsyncEngineArgs, EngineArgs, PoolingParams, SamplingParams
+from baton import AsyncEngineArgs, EngineArgs, PoolingParams, RequestOutputKind, SamplingParams
 from baton.commands import cli_arguments
 from baton.config.engine_folders import with_local_folders
 from baton.config.worker_parts import worker_settings
@@ -120,6 +120,17 @@ def _max_logprobs() -> None:
     except ValueError:
         return
     expect(False, "more log-probabilities are given")
+
+
+def _stream_interval() -> None:
+    engine, sizes = configured().llm_engine, list[int]()
+    params = SamplingParams(
+        temperature=0.0, max_tokens=9, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+    )
+    engine.add_request("streamed", PROMPT, params)
+    while engine.has_unfinished_requests():
+        sizes += [len(output.outputs[0].token_ids) for output in engine.step()]
+    expect(sizes == [1, 4, 4], f"outputs have {sizes} tokens")
 
 
 def _prompt_embeds() -> None:
@@ -275,6 +286,7 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "disable_log_stats": _logs_stats,
     "enable_log_requests": _request_log,
     "max_logprobs": _max_logprobs,
+    "stream_interval": _stream_interval,
     "enable_prompt_embeds": _prompt_embeds,
     "max_model_len": _model_len,
     "override_generation_config": _default_params,

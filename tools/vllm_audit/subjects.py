@@ -46,6 +46,7 @@ def configured() -> Any:
         kv_cache_memory_bytes=2 * KV_BYTES,
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=2,
+        stream_interval=4,
         enable_prompt_embeds=True,
         scheduling_policy="priority",
         served_model_name=["audited"],

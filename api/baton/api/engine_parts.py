@@ -79,6 +79,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
         max_n_sequences=max_n_sequences(),
+        stream_interval=args.stream_interval,
         logits_processors=tuple(map(str, args.logits_processors)),
         reasoning=reasoning,
         trust_request_chat_template=True,

@@ -35,6 +35,7 @@ class OutputBuilder:
         self.spec = spec
         self._prompt, self._lora_request = prompt, lora_request
         self._kind = params.output_kind if kind is None else kind
+        self._interval = params.stream_interval or 1
         self._texts = [new_texts() if params.detokenize else None for _ in range(params.n)]
         self._prompt_texts = new_texts() if params.detokenize else None
         self._arrival_s = time.time() if arrival_s is None else arrival_s
@@ -96,11 +97,12 @@ class OutputBuilder:
         has_ended = all(sequence.finish_reason is not None for sequence in self._sequences)
         if has_ended and not self._is_over:
             return None  # its end is on the way
-        has_news = any(sequence.has_news for sequence in self._sequences)
+        due = [sequence for sequence in self._sequences if self._is_over or sequence.is_due(self._interval)]
+        has_news = any(sequence.has_news for sequence in due)
         if not has_news or (self._kind is RequestOutputKind.FINAL_ONLY and not self._is_over):
             return None
         is_delta = self._kind is RequestOutputKind.DELTA
-        shown = [sequence for sequence in self._sequences if sequence.has_news or not is_delta]
+        shown = [sequence for sequence in due if sequence.has_news] if is_delta else self._sequences
         outputs = [sequence.show(is_delta=is_delta) for sequence in shown]
         finished = self._finished
         return RequestOutput(
@@ -169,6 +171,11 @@ class _SequenceOutput:
             self._cumulative = (self._cumulative or 0.0) + _own_logprob(entry)
         if delta.finish_reason is not None:
             self.finish_reason, self._stop_reason = str(delta.finish_reason), delta.stop_reason
+
+    def is_due(self, interval: int) -> bool:
+        """Return whether its new tokens are to be shown: the first, the last, and so many between."""
+        num_shown = self._shown[1]
+        return not num_shown or self.finish_reason is not None or len(self.token_ids) - num_shown >= interval
 
     def show(self, *, is_delta: bool) -> CompletionOutput:
         num_characters, num_tokens = self._shown if is_delta else (0, 0)

@@ -147,7 +147,6 @@ _GROUPS: Final = (
         off="long_prefill_token_threshold_adaptive",
         scheduler_delay_factor=0.0,
     ),
-    _group("each token is sent as soon as it is there", stream_interval=1),
     _group(
         "requests wait in the caller, and a router refuses what it cannot hold",
         unset="max_num_queued_reqs max_num_queued_tokens",

@@ -17,7 +17,7 @@ PLAIN_FIELDS: Final = (
     *("min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens", "logprobs"),
     *("prompt_logprobs", "logprob_token_ids", "detokenize", "skip_special_tokens", "logit_bias"),
     *("spaces_between_special_tokens", "include_stop_str_in_output", "allowed_token_ids", "bad_words"),
-    *("thinking_token_budget", "skip_reading_prefix_cache"),
+    *("thinking_token_budget", "skip_reading_prefix_cache", "stream_interval"),
 )
 """Written as they are; those that are None are left out."""
 ENCODED_FIELDS: Final = ("structured_outputs", "repetition_detection", "logits_processors", "extra_args")

@@ -52,6 +52,7 @@ _INTEGERS: Final = {
     "logprobs": (-1, TOKEN_ID_LIMIT),
     "prompt_logprobs": (-1, TOKEN_ID_LIMIT),
     "thinking_token_budget": (-1, TOKEN_ID_LIMIT),
+    "stream_interval": (1, TOKEN_ID_LIMIT),
 }
 """Fields that may also be whole floats, and all but `min_tokens` None."""
 _LISTS: Final = ("stop", "stop_token_ids", "bad_words", "logits_processors")
@@ -109,6 +110,8 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
+    stream_interval: int | None = None
+    """Tokens of a sequence that make an output of a stream, but for its first and its last; None is 1."""
 
     def __post_init__(self) -> None:
         _check_params(self)

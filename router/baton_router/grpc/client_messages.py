@@ -39,7 +39,7 @@ _PLAIN_FIELDS: Final = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "max_tokens", "min_tokens"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs"),
     *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "detokenize"),
-    *("thinking_token_budget", "skip_reading_prefix_cache"),
+    *("thinking_token_budget", "skip_reading_prefix_cache", "stream_interval"),
 )
 _LIST_FIELDS: Final = (
     *("stop", "stop_token_ids", "logprob_token_ids", "allowed_token_ids", "bad_words", "logits_processors"),

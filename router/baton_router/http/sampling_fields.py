@@ -22,7 +22,7 @@ _PLAIN: Final = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "prompt_logprobs", "logit_bias"),
     *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens"),
     *("thinking_token_budget", "skip_reading_prefix_cache", "stop", "stop_token_ids", "bad_words"),
-    *("allowed_token_ids", "logprob_token_ids", "logits_processors"),
+    *("allowed_token_ids", "logprob_token_ids", "logits_processors", "stream_interval"),
 )
 """Fields that mean what those of `SamplingParams` mean; null is the same as leaving them out."""
 _PLACED_HERE: Final = "nothing: the router places requests and moves their blocks itself"
@@ -108,6 +108,9 @@ class SamplingFields(Fields, kw_only=True):
     """Special tokens are left out of the text. Default: true."""
     spaces_between_special_tokens: bool | None = None
     """Special tokens in the text have spaces between them. Default: true."""
+    stream_interval: int | None = None
+    """Tokens of a sequence in each event of its stream, but for the first and the last. Default: 1, or what
+    --stream-interval says if that is more."""
     prompt_logprobs: int | None = None
     """Log-probabilities to return at each position of the prompt; -1 means all."""
     allowed_token_ids: list[int] | None = None

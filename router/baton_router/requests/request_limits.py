@@ -38,6 +38,8 @@ class RequestLimits:
     """Highest `logprobs` and `prompt_logprobs`; -1 is as many as the vocabulary has."""
     max_n_sequences: int = DEFAULT_MAX_N_SEQUENCES
     """Highest `n`."""
+    stream_interval: int = 1
+    """Least `stream_interval`."""
     logits_processors: tuple[str, ...] = ()
     """Logits processors that requests may name, as `package.module:function`."""
     reasoning: ReasoningMarkers | None = None
@@ -62,8 +64,12 @@ class RequestLimits:
         if not 1 <= self.max_n_sequences <= MAX_N:
             allowed = f"an integer from 1 to {MAX_N}"
             raise InvalidConfigError(f"--max-n-sequences is {self.max_n_sequences}; allowed: {allowed}")
-        if self.max_answer_bytes < 1:
-            raise InvalidConfigError(f"--max-answer-bytes is {self.max_answer_bytes}; allowed: 1 or more")
+        for flag, value in (
+            ("--max-answer-bytes", self.max_answer_bytes),
+            ("--stream-interval", self.stream_interval),
+        ):
+            if value < 1:
+                raise InvalidConfigError(f"{flag} is {value}; allowed: 1 or more")
 
     def most_logprobs(self, vocab_size: int) -> int:
         """Highest number of log-probabilities a request may have for each token."""

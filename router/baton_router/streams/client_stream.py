@@ -20,6 +20,7 @@ from baton_router.core.router_events import FinishRequest
 from baton_router.requests.generation import Delta, GenerationEvent, PromptDelta, ReceivedSequence, join
 from baton_router.requests.request_text import RequestText
 from baton_router.requests.resumption import ReceivedTokens, already_finished
+from baton_router.streams.held_deltas import HeldDeltas
 from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 
@@ -62,6 +63,7 @@ class ClientStream:
         self._received = ReceivedTokens(num_received or (0,) * spec.params.n)
         self._max_waiting = max_waiting_events * spec.params.n
         self._events: deque[GenerationEvent] = deque()
+        self._held = HeldDeltas(spec.params.stream_interval or 1)
         self._error: RequestError | None = None
         self._is_complete = False
         self.num_counted_tokens = 0
@@ -152,12 +154,14 @@ class ClientStream:
 
     def finish(self, finished: FinishRequest) -> None:
         """Queue the last event."""
+        self._release_held()
         self._append(self.text.finish(finished))
         self._is_complete = True
 
     def fail(self, error: RequestError) -> None:
         """End with `error`, after what waits already."""
         self._error = error
+        self._release_held()
         self.on_news()
 
     async def next_event(self) -> GenerationEvent | None:
@@ -207,11 +211,20 @@ class ClientStream:
             self._turns.wake(reader)
 
     def _queue(self, event: GenerationEvent) -> None:
+        if isinstance(event, Delta):
+            if (due := self._held.add(event)) is None:
+                return
+            event = due
         if len(self._events) >= self._max_waiting:
             self._events.clear()
+            self._held.release()
             text = f"the client reads too slowly: {self._max_waiting} events wait for it, the maximum"
             raise RequestError(ErrorCode.OVERLOADED, text)
         self._append(event)
+
+    def _release_held(self) -> None:
+        for delta in self._held.release():
+            self._append(delta)
 
     def _append(self, event: GenerationEvent) -> None:
         self._events.append(event)

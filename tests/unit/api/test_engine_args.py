@@ -81,6 +81,7 @@ GIVEN: dict[str, Any] = {
     "kv_transport": "tcp",
     "cpu_kernels": "plain",
     "max_logprobs": -1,
+    "stream_interval": 3,
     "logprobs_mode": "raw_logits",
     "logits_processors": ("package.module:function",),
     "structured_outputs_backend": "guidance",

@@ -86,6 +86,17 @@ def test_deltas_show_each_token_once() -> None:
     assert (first.finished, second.finished) == (False, True)
 
 
+@pytest.mark.parametrize("kind", [DELTA, CUMULATIVE])
+def test_an_interval_leaves_out_outputs_between_the_first_and_the_last(kind: RequestOutputKind) -> None:
+    builder = make_builder(kind, stream_interval=3)
+    outputs = [show(builder, delta(token_id)) for token_id in range(1, 6)]
+    outputs.append(show(builder, delta(6, finish_reason="length"), FINISHED))
+    ends = [output and output.outputs[0].token_ids[-1] for output in outputs]
+    assert ends == [1, None, None, 4, None, 6]
+    tokens = [token_id for output in outputs if output for token_id in output.outputs[0].token_ids]
+    assert tokens == ([1, 2, 3, 4, 5, 6] if kind is DELTA else [1, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6])
+
+
 def test_final_outputs_come_once() -> None:
     builder = make_builder(output_kind=FINAL)
     assert show(builder, delta(1), delta(2)) is None

@@ -54,6 +54,7 @@ CHANGED: dict[str, Any] = {
     "logits_processors": ("package.module:function",),
     "extra_args": {"a": [1, None]},
     "output_kind": RequestOutputKind.DELTA,
+    "stream_interval": 3,
     "skip_reading_prefix_cache": True,
 }
 """A value other than the default for every parameter."""

@@ -113,7 +113,6 @@ def test_a_clone_shares_nothing_unless_it_may() -> None:
     [
         ("routed_experts_prompt_start", 3, "0: routed experts are not returned"),
         ("trace_decode_token_ids", [1], "None: tokens are sampled, not replayed"),
-        ("stream_interval", 5, "None or 1: outputs come as the tokens do"),
         ("prompt_logprob_token_ids", [1], "None: prompt_logprobs gives the most likely tokens"),
         ("prompt_logprob_start", 2, "None: prompt_logprobs begin with the prompt"),
         ("watermarking", True, "None: outputs have no watermark"),

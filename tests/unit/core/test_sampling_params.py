@@ -64,6 +64,7 @@ def test_defaults_are_those_of_vllm() -> None:
         "extra_args": None,
         "output_kind": RequestOutputKind.CUMULATIVE,
         "skip_reading_prefix_cache": None,
+        "stream_interval": None,
     }
 
 
@@ -80,6 +81,7 @@ def test_defaults_are_those_of_vllm() -> None:
             for value in (2**63, -(2**63) - 1, 0.5, "1", True)
         ],
         *[("max_tokens", value, INT.format(1, 2**31)) for value in (0, -1, 2**31 + 1, 1.5, "1", True)],
+        *[("stream_interval", value, INT.format(1, 2**31)) for value in (0, -1, 2**31 + 1, 1.5, "1", True)],
         *[("stop", value, "non-empty strings") for value in ("", ("a", ""), (1,), b"a")],
         ("stop", 5, "a list"),
         ("stop", ("x",) * (MAX_STOP_STRINGS + 1), f"at most {MAX_STOP_STRINGS}"),

@@ -164,6 +164,42 @@ def test_a_client_that_leaves_too_much_unread_gets_the_error_alone(make_stream: 
         run(stream.next_event())
 
 
+def deltas_of(stream: ClientStream) -> list[tuple[int, tuple[int, ...]]]:
+    """The sequence and the tokens of each event that can be read now."""
+    events = iter(stream.poll, None)
+    return [(event.index, event.token_ids) for event in events if isinstance(event, Delta)]
+
+
+def test_a_stream_s_interval_holds_tokens_of_each_sequence_but_the_first_and_the_last(
+    make_stream: MakeStream,
+) -> None:
+    stream, woken = make_stream(n=2, stream_interval=3), []
+    stream.on_news = lambda: woken.append(len(woken))
+    read = []
+    for token_id in range(2, 8):
+        for index in (0, 1) if token_id < 5 else (0,):
+            stream.push(output((token_id,), index))
+        read.append(deltas_of(stream))
+    assert read == [[(0, (2,)), (1, (2,))], [], [], [(0, (3, 4, 5))], [], []]
+    assert len(woken) == 3, "nobody is woken for tokens that are held"
+    stream.push(output((8, 9, 10, 11)))
+    assert deltas_of(stream) == [(0, (6, 7, 8, 9, 10, 11))]
+    stream.push(output((12,)))
+    stream.push(output((13,), reason=FinishReason.LENGTH))
+    stream.push(output((5,), 1, FinishReason.LENGTH))
+    assert deltas_of(stream) == [(0, (12, 13)), (1, (3, 4, 5))]
+
+
+def test_what_an_interval_holds_is_sent_before_an_error(make_stream: MakeStream) -> None:
+    stream = make_stream(stream_interval=8)
+    for token_id in (5, 6, 7):
+        stream.push(output((token_id,)))
+    stream.fail(RequestError(ErrorCode.WORKER_LOST, "worker d was lost"))
+    assert [run(stream.next_event()).token_ids for _ in range(1)] == [(5, 6, 7)]
+    with pytest.raises(RequestError, match="worker d was lost"):
+        run(stream.next_event())
+
+
 def test_what_came_before_an_error_is_sent_before_it(make_stream: MakeStream) -> None:
     stream = make_stream()
     stream.push(output((5,)))

@@ -53,8 +53,20 @@ def test_what_the_client_leaves_out_takes_the_models_defaults_then_batons(tmp_pa
     generation = {"temperature": 0.5, "top_k": 20, "max_new_tokens": 7, "repetition_penalty": 1.5}
     folder = write_model_folder(tmp_path, generation_config=generation)
     params = read(folder, ask(temperature=0.0, n=2, seed=0)).params
-    expected = SamplingParams(temperature=0.0, top_k=20, max_tokens=7, repetition_penalty=1.5, n=2, seed=0)
+    expected = SamplingParams(
+        temperature=0.0, top_k=20, max_tokens=7, repetition_penalty=1.5, n=2, seed=0, stream_interval=1
+    )
     assert params == expected
+
+
+@pytest.mark.parametrize(("asked_for", "expected"), [(None, 3), (2, 3), (5, 5)])
+def test_the_router_s_stream_interval_is_the_least(
+    folder: Path, asked_for: int | None, expected: int
+) -> None:
+    limits = RequestLimits(stream_interval=3)
+    assert read(folder, ask(stream_interval=asked_for), limits).params.stream_interval == expected
+    with pytest.raises(InvalidConfigError, match="--stream-interval is 0; allowed: 1 or more"):
+        RequestLimits(stream_interval=0)
 
 
 def test_names_salts_and_priorities_are_kept(folder: Path) -> None:

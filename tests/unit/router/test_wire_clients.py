@@ -48,6 +48,7 @@ VALUES: dict[str, Any] = {
     "thinking_token_budget": 0,
     "logits_processors": ("package:function",),
     "skip_reading_prefix_cache": True,
+    "stream_interval": 3,
 }
 NESTED: dict[str, tuple[Any, Any]] = {
     "structured_outputs": (pb.StructuredOutputs(regex="a+"), StructuredOutputsParams(regex="a+")),
