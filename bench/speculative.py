@@ -146,10 +146,13 @@ def _prompt(args: argparse.Namespace, number: int, text: str) -> Any:
         return {"prompt_token_ids": [(number * 37 + 11 * place) % 2000 + 1 for place in range(40)]}
     if text == "random":
         return f"The {number}th module"
-    if text == "questions":
-        name = _HELD_OUT[number % len(_HELD_OUT)]
-        return f"<|im_start|>user\nWhat does {name} do?<|im_end|>\n<|im_start|>assistant\n"
-    return repeating_text(number)
+    return question(number) if text == "questions" else repeating_text(number)
+
+
+def question(number: int) -> str:
+    """Return a conversation with a question about a name that the bundled head was not trained on."""
+    name = _HELD_OUT[number % len(_HELD_OUT)]
+    return f"<|im_start|>user\nWhat does {name} do?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def repeating_text(number: int) -> str:

@@ -29,6 +29,8 @@ from baton_engine.steps.runner import ModelRunner
 
 GRAMMAR: Final = StructuredOutputsParams(json_object=True)
 """A grammar that any model can follow; compiling it imports the library for most of them."""
+SHORTEST: Final = 2
+"""Tokens of the first prompt, as few as have log-probabilities of the prompt."""
 PROMPTS_WITHIN_S: Final = 0.5
 """Prompts grow up to a whole step as long as the next one is predicted to be over by then: on a large model,
 whose steps take longer, what starts lazily is a small part of them."""
@@ -93,18 +95,23 @@ class WarmUp:
         The longest is as long as a step may be, if there is time for it.
         """
         limit = min(self.limits.max_num_batched_tokens, self.limits.max_model_len)
-        num_tokens = max(1, min(self.runner.spec.block_size, limit) - 1)
+        num_tokens, spent_s = min(SHORTEST, limit), 0.0
         self._execute(self._prompt(num_tokens, is_told=self.limits.pooling is None))
-        begun_s = self.clock()
         while True:
-            step_s = -self.clock()
-            self._execute(self._prompt(num_tokens))
-            step_s += self.clock()
-            is_late = self.clock() - begun_s + GROWTH * step_s > PROMPTS_WITHIN_S
-            if is_late or num_tokens == limit:
+            step_s = self._timed(num_tokens)
+            if step_s > PROMPTS_WITHIN_S:  # the model is large, or something is compiled for this size
+                step_s = self._timed(num_tokens)
+            spent_s += step_s
+            if spent_s + GROWTH * step_s > PROMPTS_WITHIN_S or num_tokens == limit:
                 break
             num_tokens = min(GROWTH * num_tokens, limit)
         self._clear()
+
+    def _timed(self, num_tokens: int) -> float:
+        """Run a prompt; return its time in seconds."""
+        begun_s = self.clock()
+        self._execute(self._prompt(num_tokens))
+        return self.clock() - begun_s
 
     def run_decodes(self) -> None:
         """Run decode steps: of each number of sequences that has a graph, and of more; each way to sample.

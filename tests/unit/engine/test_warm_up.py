@@ -27,23 +27,26 @@ LIMITS: dict[str, Any] = {"max_model_len": 200, "max_num_batched_tokens": 64, "m
 
 
 class TimedRunner:
-    """Computes nothing: a step takes so long for each of its tokens."""
+    """Computes nothing: a step takes so long for each token, and so much more the first time of its size."""
 
-    def __init__(self, token_s: float = 0.0) -> None:
+    def __init__(self, token_s: float = 0.0, compile_s: float = 0.0) -> None:
         self.spec = SimpleNamespace(block_size=BLOCK_SIZE, groups=(None, None))
         self.kv_pool = {0: None}
         self.now = 0.0
         self.plans: list[StepPlan] = []
-        self._token_s = token_s
+        self._token_s, self._compile_s = token_s, compile_s
+        self._sizes: set[int] = set()
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
-        self.now += self._token_s * sum(piece.num_scheduled_tokens for piece in plan.slices)
+        size = num_tokens(plan)
+        self.now += self._token_s * size + (0.0 if size in self._sizes else self._compile_s)
+        self._sizes.add(size)
         return StepResult(step_id=plan.step_id, sampled=())
 
 
-def plans_of(token_s: float = 0.0, **limits: Any) -> list[StepPlan]:
-    runner: Any = TimedRunner(token_s)
+def plans_of(token_s: float = 0.0, compile_s: float = 0.0, **limits: Any) -> list[StepPlan]:
+    runner: Any = TimedRunner(token_s, compile_s)
     warm_up = WarmUp(
         runner=runner, limits=WarmUpLimits(**{**LIMITS, **limits}), clock=lambda: float(runner.now)
     )
@@ -60,8 +63,17 @@ def num_tokens(plan: StepPlan) -> int:
 
 
 def test_prompts_grow_from_a_short_one_to_a_whole_step() -> None:
-    prompts = [num_tokens(plan) for plan in plans_of() if num_tokens(plan) > len(plan.slices)]
-    assert prompts == [BLOCK_SIZE - 1, BLOCK_SIZE - 1, 4 * (BLOCK_SIZE - 1), LIMITS["max_num_batched_tokens"]]
+    assert prompts_of(plans_of()) == [2, 2, 8, 32, LIMITS["max_num_batched_tokens"]]
+
+
+def test_a_size_that_has_to_be_compiled_first_is_run_again_and_ends_nothing() -> None:
+    plans = plans_of(0.001, compile_s=2 * PROMPTS_WITHIN_S)
+    assert prompts_of(plans) == [2, 2, 8, 8, 32, 32, 64, 64]
+
+
+def prompts_of(plans: Sequence[StepPlan]) -> list[int]:
+    """Return the numbers of tokens of the steps that are prompts."""
+    return [num_tokens(plan) for plan in plans if num_tokens(plan) > len(plan.slices)]
 
 
 def test_decode_steps_have_each_number_of_sequences_that_is_recorded_and_a_larger_one() -> None:
