@@ -65,7 +65,7 @@ class Follower:
         return draft(launched())
 
     def count_right(self, prompt: Sequence[int], num_seen: int, num_tokens: int) -> tuple[int, int]:
-        """Return how many drafts were made for an answer of so many tokens, and how many of their tokens are right."""
+        """Return how many drafts were made for an answer of some tokens, and how many of theirs are right."""
         before, name = self.begin(), self.begin()
         start = max(0, len(prompt) - num_seen)
         if start:

@@ -111,17 +111,16 @@ GIVEN: dict[str, Any] = {
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
 _SHORT: dict[str, Any] = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3}
 _ALONE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
-_DRAFTS = {"speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3}}
-EXCLUSIVE: dict[str, Any] = _SHORT | _ALONE | _DRAFTS
+_DRAFTS = {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3}
+EXCLUSIVE: dict[str, Any] = {**_SHORT, **_ALONE, "speculative_config": _DRAFTS}
 """Fields that contradict some of the others."""
 
 
 def as_arguments(values: dict[str, Any]) -> list[str]:
     known = {flag.field: flag for flag in flags_of(AsyncEngineArgs)}
     arguments = [f"--model={values['model']}"]
-    return arguments + [
-        text for name, flag in known.items() if name in values for text in flag.given(values[name])
-    ]
+    given = [flag.given(values[name]) for name, flag in known.items() if name in values]
+    return arguments + [text for texts in given for text in texts]
 
 
 def test_every_field_that_does_something_takes_another_value_than_its_default() -> None:
