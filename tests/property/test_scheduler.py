@@ -18,7 +18,7 @@ from baton_core.worker.step_plan import SAMPLED, SequenceSlice, StepPlan, StepRe
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.speculation.speculation import Speculation
-from tests.builders import BLOCK_SIZE, make_logprobs, make_sequence
+from tests.builders import BLOCK_SIZE, ONE_GROUP, make_logprobs, make_sequence
 
 priorities = st.sampled_from([0, 0, 0, -1, 3])
 wanted_prompt_logprobs = st.sampled_from([None, None, 0])
@@ -101,6 +101,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         speculates=st.booleans(),
     )
     def configure(
+        self,
+        paging: Paging,
+        budget: int,
+        max_num_seqs: int,
+        num_partial: int,
+        threshold: int,
+        plans_ahead: bool,
+        num_stages: int,
+        speculates: bool,
+    ) -> None:
+        self._configure(
+            paging, budget, max_num_seqs, num_partial, threshold, plans_ahead, num_stages, speculates
+        )
+
+    def _configure(
         self,
         paging: Paging,
         budget: int,
@@ -350,7 +365,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
 
     def _check_apart(self, plan: StepPlan) -> None:
-        """It computes nothing that a step in flight computes, and writes nothing that one reads."""
+        """It computes nothing that a step in flight computes, and writes nothing that one reads.
+
+        Behind a chunk of a prompt it may compute the next one.
+        """
+        starts = {piece.seq_id: piece.start for piece in plan.slices}
         written = {
             block_id
             for piece in plan.slices
@@ -358,22 +377,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             for block_id in table[piece.start // BLOCK_SIZE :]
         } | {target for _, target in plan.block_copies}
         for other in (piece for step in self.plans for piece in step.slices):
-            assert other.seq_id not in {piece.seq_id for piece in plan.slices}
-            assert not written & blocks_of(other)
+            if (start := starts.get(other.seq_id)) is None:
+                assert not written & blocks_of(other)
+            else:
+                assert start >= other.start + other.num_scheduled_tokens
+                assert not other.samples
 
     def _check_chunks(self, plan: StepPlan) -> None:
         """A long prompt gets no more than the threshold, and no more are computed in part than allowed."""
-        lengths = {piece.seq_id: piece.num_scheduled_tokens for piece in plan.slices}
-        left = [
-            seq.num_uncomputed_tokens
-            for seq in self.alive
-            if 0 < lengths.get(seq.seq_id, 0) < seq.num_uncomputed_tokens
-        ]
+        lengths = {seq.seq_id: seq.num_tokens for seq in self.alive}
+        pieces = [(piece, lengths[piece.seq_id] - piece.start) for piece in plan.slices]
+        left = [num_left for piece, num_left in pieces if piece.num_scheduled_tokens < num_left]
         assert len(left) <= self.num_partial
         assert sum(0 < self.threshold < num_tokens for num_tokens in left) <= 1, "long prompts"
-        for seq in self.alive:
-            if self.threshold and seq.num_uncomputed_tokens > self.threshold:
-                assert lengths.get(seq.seq_id, 0) <= self.threshold
+        for piece, num_left in pieces:
+            assert not 0 < self.threshold < num_left or piece.num_scheduled_tokens <= self.threshold
 
     def _execute(self, piece: SequenceSlice, drawn: tuple[int, ...]) -> tuple[int, ...]:
         """Check what the slice reads, write what it computes, draw a token that depends on all of it.
@@ -394,5 +412,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         return drawn[: piece.num_verified(drawn)]
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestScheduler = SchedulerMachine.TestCase
+class PipelineMachine(SchedulerMachine):
+    """Prompts of several chunks, which stages compute at the same time."""
+
+    @initialize(
+        budget=st.integers(1, 6),
+        max_num_seqs=st.integers(1, 3),
+        num_partial=st.integers(1, 2),
+        threshold=st.sampled_from([0, 2]),
+        num_stages=st.sampled_from([2, 3, 4]),
+    )
+    def configure(
+        self, budget: int, max_num_seqs: int, num_partial: int, threshold: int, num_stages: int
+    ) -> None:
+        self._configure(
+            ONE_GROUP, budget, max_num_seqs, num_partial, threshold, False, num_stages, speculates=False
+        )
+
+    @rule()
+    def fill(self) -> None:
+        """Plan as many steps as there are stages."""
+        while len(self.plans) < self.num_stages:
+            num_planned = len(self.plans)
+            self.schedule()
+            if len(self.plans) == num_planned:
+                break
+
+
+for machine in (SchedulerMachine, PipelineMachine):
+    machine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestScheduler, TestPipeline = SchedulerMachine.TestCase, PipelineMachine.TestCase

@@ -38,12 +38,12 @@ class SelfCheck:
 
     def next_deadline(self) -> float | None:
         """The time when `evaluate` is due; None while a step computes, whose end is told."""
-        return None if self._core.scheduler.is_step_in_flight else self._due_s
+        return None if self._core.scheduler.in_flight else self._due_s
 
     def evaluate(self) -> None:
         """Check if it is due and no step computes; a fault ends the taking of requests."""
         began_s = self._time()
-        if self._due_s is None or began_s < self._due_s or self._core.scheduler.is_step_in_flight:
+        if self._due_s is None or began_s < self._due_s or self._core.scheduler.in_flight:
             return
         try:
             self._core.check_invariants()

@@ -319,7 +319,7 @@ class Worker:
         plans = tuple(iter(partial(self._core.schedule, self._loop.time()), None))
         for plan in plans:
             self.metrics.on_step(plan)
-        if self._core.scheduler.is_step_in_flight:
+        if self._core.scheduler.in_flight:
             self._engine.submit(*plans)
             self._is_computing = True
 

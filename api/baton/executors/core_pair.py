@@ -94,7 +94,7 @@ class CorePair:
 
     @property
     def is_step_in_flight(self) -> bool:
-        return self._worker.scheduler.is_step_in_flight
+        return bool(self._worker.scheduler.in_flight)
 
     def plan(self) -> tuple[StepPlan, ...]:
         """The steps that can be planned now, to be computed in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton_core.kv_layout.paging import Paging
 from baton_core.sessions.router_messages import Failed, TokenBatch
 from baton_core.worker.sequence import SequenceState
 from baton_core.worker.step_plan import Followed, StepPlan
@@ -81,6 +82,56 @@ def test_a_more_important_one_takes_no_place_of_a_step_in_flight() -> None:
     scheduler.check_invariants()
     finish_step(scheduler, second)
     assert names(plan_step(scheduler)) == "u"
+
+
+def test_chunks_of_a_prompt_follow_each_other_where_there_is_nobody_else() -> None:
+    scheduler, pool = make_scheduler(budget=4, num_stages=3)
+    add(scheduler, "a", prompt=10)
+    plans = [plan_step(scheduler) for _ in range(3)]
+    assert [shape(plan) for plan in plans] == [[("a", 0, 4)], [("a", 4, 4)], [("a", 8, 2)]]
+    assert [len(plan.slices[0].samples) for plan in plans] == [0, 0, 1]
+    finish_step(scheduler, plans[0])
+    assert scheduler.schedule(0.0) is None, "the first token is not drawn yet"
+    scheduler.check_invariants()
+    for plan in plans[1:]:
+        finish_step(scheduler, plan)
+    assert shape(plan_step(scheduler)) == [("a", 10, 1)]
+    pool.check_invariants()
+
+
+def test_others_come_before_a_chunk_behind_one_in_flight() -> None:
+    scheduler, _ = make_scheduler(budget=4, num_stages=2)
+    add(scheduler, "a", prompt=10)
+    first = plan_step(scheduler)
+    add(scheduler, "b", prompt=3)
+    second = plan_step(scheduler)
+    assert shape(second) == [("b", 0, 3)], "a step has no more than its share of the sequences"
+    finish_step(scheduler, first)
+    assert shape(plan_step(scheduler)) == [("a", 4, 4)]
+
+
+def test_windows_let_no_chunk_follow_one_in_flight() -> None:
+    scheduler, _ = make_scheduler(budget=4, num_stages=2, paging=Paging(block_size=BLOCK_SIZE, windows=(6,)))
+    add(scheduler, "a", prompt=10)
+    assert names(plan_step(scheduler)) == "a"
+    assert scheduler.schedule(0.0) is None
+
+
+def test_a_prompt_that_ends_with_chunks_in_flight_keeps_its_blocks_until_the_last_is_back() -> None:
+    for ends_by_failing in (False, True):
+        scheduler, pool = make_scheduler(budget=4, num_stages=2)
+        add(scheduler, "a", prompt=10)
+        first, second = plan_step(scheduler), plan_step(scheduler)
+        (seq,) = scheduler.in_flight.sequences
+        if ends_by_failing:
+            assert scheduler.fail_step(0.0) == [seq]
+        else:
+            scheduler.remove(0.0, seq)
+            finish_step(scheduler, first)
+        assert (seq.state, pool.num_used > 0) == (SequenceState.DRAINING, True)
+        finish_step(scheduler, second)
+        assert (seq.state, pool.num_used) == (SequenceState.FINISHED, 0)
+        scheduler.check_invariants()
 
 
 def test_a_sequence_that_ends_keeps_its_blocks_until_its_own_step_is_back() -> None:

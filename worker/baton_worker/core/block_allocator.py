@@ -77,6 +77,11 @@ class BlockAllocator:
         seq.tables.extend(reach, taken)
         return True
 
+    @property
+    def keeps_blocks(self) -> bool:
+        """True if no sequence gives blocks back as it is computed: later tokens see all before them."""
+        return not self._is_windowed
+
     def release_sources(self, copies: tuple[tuple[int, int], ...]) -> None:
         """The copies are made."""
         self._pool.release([source for source, _ in copies])

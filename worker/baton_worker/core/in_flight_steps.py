@@ -1,12 +1,12 @@
 """The steps that the engine has, in the order in which they come back.
 
-Those of a pipeline's stages compute different sequences; one that was planned ahead continues the step before
-it.
+Those of a pipeline's stages compute different sequences, or chunks of a prompt one behind the other; one that
+was planned ahead continues the step before it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from baton_core.worker.sequence import Sequence, SequenceState
@@ -42,6 +42,18 @@ class InFlightSteps:
         return {seq for step in self._steps for seq in step.num_tokens}
 
     @property
+    def unfinished(self) -> dict[Sequence, int]:
+        """The sequences that these steps leave with tokens to compute, and how many they compute of each."""
+        num_tokens: Counter[Sequence] = Counter()
+        for step in self._steps:
+            num_tokens.update(step.num_tokens)
+        return {
+            seq: number
+            for seq, number in num_tokens.items()
+            if number < seq.num_uncomputed_tokens and seq.state is SequenceState.RUNNING
+        }
+
+    @property
     def first(self) -> InFlightStep:
         """The one that comes back next."""
         return self._steps[0]
@@ -57,16 +69,17 @@ class InFlightSteps:
         return step
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when two compute a sequence, but for one that follows the other."""
+        """Raise AssertionError when one computes what another completes, but for one that follows it."""
         states = {seq.state for seq in self.sequences}
         assert states <= {SequenceState.RUNNING, SequenceState.DRAINING}, f"a step computes {states}"
-        computed: set[Sequence] = set()
+        completed: set[Sequence] = set()
         followed: set[Sequence] = set()
         for step in self._steps:
             own = set(step.num_tokens)
             if step.plan.follows is None:
-                assert not own & computed, "two steps compute a sequence"
-            elif computed:
+                assert not own & completed, "a step computes a sequence that another completes"
+            elif followed:
                 assert own <= followed, "a step follows nothing"
-            computed |= own
+            pieces = zip(step.num_tokens, step.plan.slices, strict=True)
+            completed |= {seq for seq, piece in pieces if piece.samples or piece.pooling}
             followed = own

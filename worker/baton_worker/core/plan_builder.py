@@ -29,11 +29,11 @@ class PlanBuilder:
             return min(num_tokens, self._config.long_prefill_token_threshold)
         return num_tokens
 
-    def num_tokens_of(self, seq: Sequence) -> int:
-        """Tokens that this step computes of a sequence that has a place in it."""
+    def num_tokens_of(self, seq: Sequence, num_ahead: int = 0) -> int:
+        """Tokens that this step computes of a sequence that has a place, behind `num_ahead` in flight."""
         if seq.is_whole:
             return seq.num_uncomputed_tokens
-        return min(self.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+        return min(self.chunk(seq.num_uncomputed_tokens - num_ahead), seq.max_chunk_tokens)
 
     def would_cut(self, seq: Sequence) -> bool:
         """True if what is left of the step is too little for a sequence that is computed whole."""
@@ -71,15 +71,16 @@ class PlanBuilder:
             )
         )
 
-    def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> None:
-        start = seq.num_computed_tokens
+    def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]], num_ahead: int = 0) -> None:
+        """Take the next tokens of a sequence behind `num_ahead` that steps in flight compute."""
+        start = seq.num_computed_tokens + num_ahead
         end = start + num_tokens
         targets = seq.prompt_targets(start, end)
         self.budget -= num_tokens
         self.num_tokens[seq] = num_tokens
         self.copies += copies
-        if num_tokens < seq.num_uncomputed_tokens:
-            self.partial.append(seq.num_uncomputed_tokens)
+        if end < seq.num_tokens:
+            self.partial.append(seq.num_tokens - start)
         self.slices.append(
             SequenceSlice(
                 seq_id=seq.seq_id,

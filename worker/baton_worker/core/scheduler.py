@@ -34,7 +34,7 @@ class Scheduler:
 
     Args:
         num_stages: steps that `schedule` plans at a time, which divide the sequences evenly among them: while
-            one stage of a pipeline computes one, the other stages compute the others.
+            one stage of a pipeline computes one, the others compute the others, or prompts' next chunks.
     """
 
     def __init__(
@@ -77,10 +77,6 @@ class Scheduler:
         return {seq.adapter.name for seq in (self._running if is_running else self._waiting) if seq.adapter}
 
     @property
-    def is_step_in_flight(self) -> bool:
-        return bool(self.in_flight)
-
-    @property
     def is_full(self) -> bool:
         """True if `schedule` has to wait for a step in flight."""
         return len(self.in_flight) >= self._num_stages
@@ -110,8 +106,8 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """Plan one step and take the blocks it needs; None when there is nothing to compute.
 
-        It computes sequences that no step in flight computes. The blocks of the sequences in the plan stay
-        theirs until `complete`, whatever happens meanwhile.
+        It computes sequences that no step in flight computes, then chunks behind those in flight. The blocks
+        of the sequences in the plan stay theirs until `complete`, whatever happens meanwhile.
         """
         assert not self.is_full, "as many steps are in flight as there are stages"
         self._in_flight_prefixes = None
@@ -131,6 +127,9 @@ class Scheduler:
             self._admit(now, plan, before=seq.priority)
             self._schedule_running(now, seq, plan)
         self._admit(now, plan)
+        if self._allocator.keeps_blocks:
+            for seq, num_ahead in self.in_flight.unfinished.items():
+                self._schedule_running(now, seq, plan, num_ahead=num_ahead)
         return self._begin(now, plan)
 
     def schedule_ahead(self, now: float, ends_with_next: Callable[[Sequence], bool]) -> StepPlan | None:
@@ -229,7 +228,7 @@ class Scheduler:
             self.speculation.forget(seq)
 
     def _schedule_running(
-        self, now: float, seq: Sequence, plan: PlanBuilder, draft: tuple[int, ...] = ()
+        self, now: float, seq: Sequence, plan: PlanBuilder, draft: tuple[int, ...] = (), num_ahead: int = 0
     ) -> None:
         """Schedule a running sequence, unless it was preempted meanwhile or has no place.
 
@@ -239,27 +238,27 @@ class Scheduler:
             return
         if len(plan.slices) >= self._share(len(self._running)):
             return
-        num_left = seq.num_uncomputed_tokens
+        num_left = seq.num_uncomputed_tokens - num_ahead
         spare = self._pool.num_available - len(self._running) * len(self._paging.windows) if draft else 0
         if draft and self._allocator.num_needed(seq, 1 + len(draft)) <= max(0, spare):
             copies = self._allocator.allocate(seq, 1 + len(draft))
             assert copies is not None, "as many blocks are available"
             plan.add_verified(seq, draft, copies)
-        elif num_left == 1 and self._allocator.has_slot(seq):
+        elif num_left == 1 and not num_ahead and self._allocator.has_slot(seq):
             plan.add(seq, 1, [])
         elif plan.has_place_for(num_left, plan.partial):
-            self._schedule_one(now, seq, plan)
+            self._schedule_one(now, seq, plan, num_ahead)
 
-    def _schedule_one(self, now: float, seq: Sequence, plan: PlanBuilder) -> None:
-        num_tokens = plan.num_tokens_of(seq)
-        while (copies := self._allocator.allocate(seq, num_tokens)) is None:
+    def _schedule_one(self, now: float, seq: Sequence, plan: PlanBuilder, num_ahead: int) -> None:
+        num_tokens = plan.num_tokens_of(seq, num_ahead)
+        while (copies := self._allocator.allocate(seq, num_ahead + num_tokens)) is None:
             victim = self._victim(seq, plan)
             if victim in self.in_flight:
                 return  # it waits for the blocks
             self._preempt(now, victim)
             if victim is seq:
                 return
-        plan.add(seq, num_tokens, copies)
+        plan.add(seq, num_tokens, copies, num_ahead)
 
     def _preempt_for_waiting(self, now: float, plan: PlanBuilder) -> None:
         """Preempt sequences of lower priority for waiting ones of higher priority, the last one first."""

@@ -103,7 +103,7 @@ class WorkerCore:
         """Take one event; returns what the shell has to do, in order."""
         effects = self._dispatch(now, event) + self._start_ready(now)
         self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
-        if not self.scheduler.is_step_in_flight:
+        if not self.scheduler.in_flight:
             effects += self.controls.begin(self.open_work)
         effects += self._load_adapters(now)
         return effects + self._cache_reports.publish() + self._phases.publish(now)
@@ -148,7 +148,7 @@ class WorkerCore:
             part.check_invariants()
         self.preparations.check_invariants(self._requests)
         self._phases.check_invariants(self._requests.keys())
-        if not self.open_work and not self.scheduler.is_step_in_flight:
+        if not self.open_work and not self.scheduler.in_flight:
             assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
