@@ -255,6 +255,22 @@ def _leading_within(within_s: float) -> Callable[[RankGroup], AbstractContextMan
     return leads
 
 
+def test_stages_compute_chunks_of_one_prompt_at_the_same_time(tmp_path: Path, in_flight: list[int]) -> None:
+    folder, prompt = make_model(tmp_path / "model", "llama"), make_prompt(200, seed=1)
+
+    def answer(**sizes: int) -> tuple[list[int], Any]:
+        args = tiny_args(folder, max_num_batched_tokens=32, **sizes)
+        with LLM.from_engine_args(args) as llm:
+            (output,) = llm.generate([prompt], greedy(8, prompt_logprobs=0), use_tqdm=False)
+        return output.outputs[0].token_ids, output.prompt_logprobs
+
+    token_ids, logprobs = answer(pipeline_parallel_size=2)
+    assert max(in_flight) == 2
+    expected, expected_logprobs = answer()
+    assert token_ids == expected
+    assert_close(logprobs, expected_logprobs)
+
+
 def test_the_pools_of_all_ranks_begin_empty(folder: Path) -> None:
     """Ranks with the same heads would differ where nobody has written yet, and so would checksums."""
     args = tiny_args(folder, tensor_parallel_size=4, rank_pools="apart")
