@@ -70,6 +70,10 @@ class SimWorker(Node):
         """Plans that are not computed yet, in order."""
         self._computed: dict[int, StepDone] = {}
         """Results that come back behind a plan that is not computed yet, by step."""
+        self._begun: deque[StepPlan] = deque()
+        """Plans of the steps that have begun and are not computed yet, in order."""
+        self._rests_s: dict[int, float] = {}
+        """By step that only waits for others before it: the time from its computation to its end."""
         self._results: deque[StepDone] = deque()
         """Results that the core does not have yet."""
         self._is_rank_lost = False
@@ -121,6 +125,9 @@ class SimWorker(Node):
     def settle(self) -> None:
         """Keep the engine busy, write what is to be written, keep the timer."""
         while (plan := self.core.schedule(self.now)) is not None:
+            others = {piece.seq_id for other in self._plans for piece in other.slices}
+            if plan.follows is None and any(piece.seq_id in others for piece in plan.slices):
+                self.cluster.coverage.add("chunks behind one in flight")
             self._plans.append(plan)
             if plan.follows is None or len(self._plans) == 1:
                 self._begin_step(plan)
@@ -139,11 +146,17 @@ class SimWorker(Node):
         """Compute somewhere within the step: its blocks stay what they were when it was planned."""
         step_s = self._cost.step_s(plan) * self.rng.uniform(0.5, 1.5) * self.slowness
         computed_s = step_s * self.rng.random()
-        self.after(computed_s, lambda: self._compute(plan, step_s - computed_s))
+        self._begun.append(plan)
+        self.after(computed_s, lambda: self._compute_in_order(plan, step_s - computed_s))
+
+    def _compute_in_order(self, plan: StepPlan, rest_s: float) -> None:
+        """Compute a step once those planned before it are computed, as each stage of a pipeline does."""
+        self._rests_s[plan.step_id] = rest_s
+        while self._begun and self._begun[0].step_id in self._rests_s and not self._is_rank_lost:
+            plan = self._begun.popleft()
+            self._compute(plan, self._rests_s.pop(plan.step_id))
 
     def _compute(self, plan: StepPlan, rest_s: float) -> None:
-        if self._is_rank_lost:
-            return
         pool = self.core.pool
         for piece in plan.slices:
             for table in piece.block_tables:

@@ -24,6 +24,7 @@ from baton_simulator.hash_engine import ONE_KIND
 from baton_simulator.scenario import FaultKind, Scenario, make_scenario
 from baton_simulator.transfer_timings import SHORT
 from baton_simulator.transports import BACKENDS
+from baton_worker.core.plan_builder import PlanBuilder
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.speculation.model_drafts import ModelDrafts
 
@@ -190,6 +191,15 @@ def _order_without_the_last_token(original: Any) -> Any:
     return order
 
 
+def _repeat_the_chunk_in_flight(original: Any) -> Any:
+    """The next chunk of a prompt is the one that a step computes already."""
+
+    def add(self: PlanBuilder, seq: Any, num_tokens: int, copies: Any, num_ahead: int = 0) -> Any:
+        return original(self, seq, num_tokens, copies)
+
+    return add
+
+
 def _read_a_neighbours_head(original: Any) -> Any:
     """A rank reads one head of a block twice, and another one not at all."""
 
@@ -272,6 +282,9 @@ MISTAKES: Final = {
     ),
     "compute in two steps": Mistake(
         owner=Scheduler, method="_idle", mutate=_compute_in_two_steps, kinds="crash,cancel"
+    ),
+    "repeat a chunk": Mistake(
+        owner=PlanBuilder, method="add", mutate=_repeat_the_chunk_in_flight, kinds="crash,cancel"
     ),
     "confirm without checking": Mistake(
         owner=LeaseTable,

@@ -37,11 +37,12 @@ MET = (
     "preemptions",
     "steps planned ahead",
     "steps beside others",
+    "chunks behind one in flight",
     "steps with drafts",
     "drafts by a model",
     "blocks between groups of different sizes",
 )
-MAX_SEEDS = 12
+MAX_SEEDS = 30
 """In which a mistake has to be seen."""
 SAME_RUNS = """
 from baton_simulator.scenario import make_scenario
