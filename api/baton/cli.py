@@ -318,6 +318,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         tool_parser_plugin=args.tool_parser_plugin,
+        reasoning_parser_plugin=args.reasoning_parser_plugin,
     )
 
 

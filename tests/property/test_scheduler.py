@@ -18,7 +18,8 @@ from baton_core.worker.step_plan import SAMPLED, SequenceSlice, StepPlan, StepRe
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.speculation.speculation import Speculation
-from tests.builders import BLOCK_SIZE, ONE_GROUP, make_logprobs, make_sequence
+from tests.builders import BLOCK_SIZE, make_logprobs, make_sequence
+from tests.property.slot_memory import Memory, content
 
 priorities = st.sampled_from([0, 0, 0, -1, 3])
 wanted_prompt_logprobs = st.sampled_from([None, None, 0])
@@ -28,32 +29,6 @@ PAGINGS = [Paging(block_size=BLOCK_SIZE, windows=w) for w in [(None,), (6,), (No
 
 
 SPECULATIVE = SpeculativeConfig(method=SpeculativeMethod.NGRAM, num_speculative_tokens=3)
-
-
-class Memory:
-    """Slots that hold what a token's KV depends on: its group and every token up to its own."""
-
-    def __init__(self) -> None:
-        self._slots: dict[tuple[int, int], int] = {}
-
-    def write(self, block_ids: Any, position: int, content: int) -> None:
-        self._slots[block_ids[position // BLOCK_SIZE], position % BLOCK_SIZE] = content
-
-    def read(self, block_ids: Any, position: int) -> int | None:
-        return self._slots.get((block_ids[position // BLOCK_SIZE], position % BLOCK_SIZE))
-
-    def copy(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        copied = {
-            (target, slot): self._slots[source, slot]
-            for source, target in pairs
-            for slot in range(BLOCK_SIZE)
-            if (source, slot) in self._slots
-        }
-        self._slots.update(copied)
-
-
-def content(group: int, token_ids: list[int], position: int) -> int:
-    return hash((group, *token_ids[: position + 1]))
 
 
 def visible(window: int | None, position: int) -> range:
@@ -111,30 +86,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_stages: int,
         speculates: bool,
     ) -> None:
-        self._configure(
-            paging, budget, max_num_seqs, num_partial, threshold, plans_ahead, num_stages, speculates
-        )
-
-    def _configure(
-        self,
-        paging: Paging,
-        budget: int,
-        max_num_seqs: int,
-        num_partial: int,
-        threshold: int,
-        plans_ahead: bool,
-        num_stages: int,
-        speculates: bool,
-    ) -> None:
-        self.paging, self.budget, self.plans_ahead = paging, budget, plans_ahead
-        self.num_partial, self.threshold, self.num_stages = num_partial, threshold, num_stages
-        self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_num_partial_prefills=num_partial,
             long_prefill_token_threshold=threshold,
         )
+        self._configure(paging, config, num_stages, plans_ahead=plans_ahead, speculates=speculates)
+
+    def _configure(
+        self,
+        paging: Paging,
+        config: SchedulerConfig,
+        num_stages: int,
+        *,
+        plans_ahead: bool = False,
+        speculates: bool = False,
+    ) -> None:
+        self.paging, self.plans_ahead, self.num_stages = paging, plans_ahead, num_stages
+        self.budget, self.num_partial = config.max_num_batched_tokens, config.max_num_partial_prefills
+        self.threshold = config.long_prefill_token_threshold
+        self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, self.budget) + 4)
         drafts = SPECULATIVE if speculates else None
         speculation = Speculation(drafts, MAX_TOKENS + 4, lambda seq: OftenRight())
         self.scheduler = Scheduler(self.pool, paging, config, num_stages=num_stages, speculation=speculation)
@@ -412,33 +384,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         return drawn[: piece.num_verified(drawn)]
 
 
-class PipelineMachine(SchedulerMachine):
-    """Prompts of several chunks, which stages compute at the same time."""
-
-    @initialize(
-        budget=st.integers(1, 6),
-        max_num_seqs=st.integers(1, 3),
-        num_partial=st.integers(1, 2),
-        threshold=st.sampled_from([0, 2]),
-        num_stages=st.sampled_from([2, 3, 4]),
-    )
-    def configure(
-        self, budget: int, max_num_seqs: int, num_partial: int, threshold: int, num_stages: int
-    ) -> None:
-        self._configure(
-            ONE_GROUP, budget, max_num_seqs, num_partial, threshold, False, num_stages, speculates=False
-        )
-
-    @rule()
-    def fill(self) -> None:
-        """Plan as many steps as there are stages."""
-        while len(self.plans) < self.num_stages:
-            num_planned = len(self.plans)
-            self.schedule()
-            if len(self.plans) == num_planned:
-                break
-
-
-for machine in (SchedulerMachine, PipelineMachine):
-    machine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
-TestScheduler, TestPipeline = SchedulerMachine.TestCase, PipelineMachine.TestCase
+SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestScheduler = SchedulerMachine.TestCase

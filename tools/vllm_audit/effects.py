@@ -292,6 +292,7 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "override_generation_config": _default_params,
     "generation_config": _is_handed_to_router("--generation-config", "vllm"),
     "reasoning_parser": _is_handed_to_router("--reasoning-parser", "qwen3"),
+    "reasoning_parser_plugin": _is_handed_to_router("--reasoning-parser-plugin", "x.py"),
     "served_model_name": _names,
     "scheduling_policy": _takes_priority,
     "dtype": _float16,

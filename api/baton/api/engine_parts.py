@@ -12,7 +12,7 @@ from baton.config.engine_folders import with_local_folders
 from baton.config.environment import max_n_sequences
 from baton.config.ignored_engine_args import log_ignored
 from baton.processes.plugins import load_plugins
-from baton_router.output_parsing.registry import find_reasoning_parser
+from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import ModelFolder, read_model_folder
@@ -73,6 +73,8 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         InvalidConfigError: no reasoning parser has the name.
     """
     reasoning = None
+    if args.reasoning_parser_plugin:
+        load_plugin(args.reasoning_parser_plugin, "reasoning_parser_plugin")
     if args.reasoning_parser:
         parser = find_reasoning_parser(args.reasoning_parser)
         reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)

@@ -33,11 +33,13 @@ def read_structured_outputs_config(args: Any) -> None:
     config = dict(args.structured_outputs_config or {})
     backend = config.pop("backend", args.structured_outputs_backend)
     parser = config.pop("reasoning_parser", args.reasoning_parser)
+    plugin = config.pop("reasoning_parser_plugin", args.reasoning_parser_plugin)
     for key, value in config.items():
         if value not in (False, None, ""):
-            allowed = "backend and reasoning_parser; a request says the rest"
+            allowed = "backend, reasoning_parser and reasoning_parser_plugin; a request says the rest"
             raise InvalidConfigError(f"structured_outputs_config has {key}: {value!r}; allowed: {allowed}")
-    args.structured_outputs_backend, args.reasoning_parser = backend, parser
+    args.structured_outputs_backend = backend
+    args.reasoning_parser, args.reasoning_parser_plugin = parser, plugin
 
 
 def check_profiler_config(config: Mapping[str, Any]) -> None:

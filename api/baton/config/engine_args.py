@@ -217,7 +217,9 @@ class EngineArgs(
     max_logprobs: int = arg(
         int, 20, "most log-probabilities for a token; -1: all tokens'", Part.ROUTER, low=-1, high=_MAX_INT
     )
-    stream_interval: int = arg(int, 1, "tokens of a sequence in each event of its stream", Part.ROUTER, low=1)
+    stream_interval: int = arg(
+        int, 1, "tokens of a sequence in each event of its stream", Part.ROUTER, low=1, high=_MAX_INT
+    )
     logprobs_mode: str = arg(
         str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
     )
@@ -244,6 +246,7 @@ class EngineArgs(
         bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", Part.ROUTER
     )
     reasoning_parser: str = arg(str, "", "format of the model's reasoning", Part.ROUTER)
+    reasoning_parser_plugin: str = arg(str, "", "a Python file that registers parsers", Part.ROUTER)
     generation_config: str = arg(
         str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER
     )

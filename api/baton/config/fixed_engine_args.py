@@ -166,7 +166,7 @@ _GROUPS: Final = (
     ),
     _group(
         "structured_outputs_config and reasoning_parser say it",
-        unset="enable_reasoning reasoning_parser_plugin reasoning_config",
+        unset="enable_reasoning reasoning_config",
         off=(
             "guided_decoding_disable_fallback guided_decoding_disable_any_whitespace "
             "guided_decoding_disable_additional_properties"

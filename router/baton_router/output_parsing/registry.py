@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -87,22 +88,27 @@ def register_reasoning_parser(name: str, parser: type[ReasoningParser]) -> None:
     _add("reasoning parser", _REASONING_PARSERS, name, parser)
 
 
-def load_plugin(path: str) -> None:
-    """Run the Python file that the operator names: it registers parsers.
+def load_plugin(path: str, flag: str = "--tool-parser-plugin") -> None:
+    """Run the Python file that the operator names with a flag, once in a process: it registers parsers.
 
     Raises:
         InvalidConfigError: there is no such file, or it fails.
     """
-    spec = importlib.util.spec_from_file_location(f"baton_parsers_{Path(path).stem}", path)
     try:
-        if spec is None or spec.loader is None:
-            raise ImportError("its name does not end in .py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # as in any import: dataclasses look their module up
-        spec.loader.exec_module(module)
+        _run_once(path)
     except Exception as error:
         allowed = f"a Python file that registers parsers ({type(error).__name__}: {error})"
-        raise InvalidConfigError(f"--tool-parser-plugin is {path!r}; allowed: {allowed}") from error
+        raise InvalidConfigError(f"{flag} is {path!r}; allowed: {allowed}") from error
+
+
+@cache
+def _run_once(path: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"baton_parsers_{Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError("its name does not end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # as in any import: dataclasses look their module up
+    spec.loader.exec_module(module)
 
 
 def _find(flag: str, parsers: Mapping[str, _Parser], name: str) -> _Parser:

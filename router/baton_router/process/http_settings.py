@@ -119,6 +119,8 @@ class HttpSettings:
     """Parser of the model's reasoning; empty: none."""
     tool_parser_plugin: str = ""
     """A Python file that registers further parsers."""
+    reasoning_parser_plugin: str = ""
+    """Another one, or the same."""
 
     def __post_init__(self) -> None:
         for key in self.api_keys:

@@ -87,6 +87,7 @@ GIVEN: dict[str, Any] = {
     "structured_outputs_backend": "guidance",
     "structured_outputs_config": {"backend": "guidance", "reasoning_parser": "qwen3"},
     "reasoning_parser": "qwen3",
+    "reasoning_parser_plugin": "parsers.py",
     "generation_config": "vllm",
     "override_generation_config": {"temperature": 0.5},
     "profiler_config": {"profiler": "torch", "torch_profiler_dir": "/traces"},
@@ -109,10 +110,9 @@ GIVEN: dict[str, Any] = {
     "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
-_SHORT: dict[str, Any] = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3}
-_ALONE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
-_DRAFTS = {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3}
-EXCLUSIVE: dict[str, Any] = {**_SHORT, **_ALONE, "speculative_config": _DRAFTS}
+_DRAFTS: dict[str, Any] = {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3}
+_SHORT = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3, "speculative_config": _DRAFTS}
+EXCLUSIVE = {**_SHORT, "data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
 """Fields that contradict some of the others."""
 
 
@@ -199,7 +199,7 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"override_generation_config": [1]}, "override_generation_config is a list; allowed: a JSON object"),
         (
             {"structured_outputs_config": {"enable_in_reasoning": True}},
-            "structured_outputs_config has enable_in_reasoning: True; allowed: backend and reasoning_parser",
+            "structured_outputs_config has enable_in_reasoning: True; allowed: backend, reasoning_parser and",
         ),
         (
             {"structured_outputs_config": {"backend": "outlines"}},

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from baton_core.errors import InvalidConfigError
+from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.output_parsing import registry
 from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
 from baton_router.output_parsing.output_parser import (
@@ -14,6 +15,8 @@ from baton_router.output_parsing.output_parser import (
     TextDelta,
     ToolCallDelta,
 )
+from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from tests.unit.router.output_parsers import CALL, content, read
 
 
@@ -63,6 +66,34 @@ def test_a_plug_in_adds_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert registry.make_tool_parser("loud", ()).push("hello") == [TextDelta(text="HELLO")]
     with pytest.raises(InvalidConfigError, match="'loud'; allowed: any but"):
         registry.register_tool_parser("loud", registry._TOOL_PARSERS["hermes"])
+
+
+REASONING_PLUGIN = """
+from baton_router.output_parsing.reasoning import Qwen3ReasoningParser
+from baton_router.output_parsing.registry import register_reasoning_parser
+
+class Aloud(Qwen3ReasoningParser):
+    start_text, end_text = "<aloud>", "</aloud>"
+
+register_reasoning_parser("aloud", Aloud)
+"""
+
+
+def test_a_plug_in_adds_a_reasoning_parser_before_its_name_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_REASONING_PARSERS", dict(registry._REASONING_PARSERS))
+    path = tmp_path / "aloud.py"
+    path.write_text(REASONING_PLUGIN)
+    for both in ("", str(path)):
+        settings = HttpSettings(
+            reasoning_parser="aloud", reasoning_parser_plugin=str(path), tool_parser_plugin=both
+        )
+        limits = read_parsers(settings, RequestLimits())
+        assert limits.reasoning == ReasoningMarkers(start="<aloud>", end="</aloud>")
+    missing = HttpSettings(reasoning_parser_plugin=str(tmp_path / "missing.py"))
+    with pytest.raises(InvalidConfigError, match=r"--reasoning-parser-plugin is .*missing\.py"):
+        read_parsers(missing, RequestLimits())
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,15 @@ class ReasoningCounter:
 
 
 def read_parsers(settings: HttpSettings, limits: RequestLimits) -> RequestLimits:
-    """Load the plug-in and check the names; returns `limits` with the markers of the reasoning parser.
+    """Load the plug-ins and check the names; returns `limits` with the markers of the reasoning parser.
 
     Raises:
-        InvalidConfigError: no parser has a name, or the plug-in fails.
+        InvalidConfigError: no parser has a name, or a plug-in fails.
     """
     if settings.tool_parser_plugin:
         load_plugin(settings.tool_parser_plugin)
+    if settings.reasoning_parser_plugin:
+        load_plugin(settings.reasoning_parser_plugin, "--reasoning-parser-plugin")
     if settings.tool_call_parser and settings.tool_call_parser not in tool_parser_names():
         allowed = ", ".join(tool_parser_names())
         raise InvalidConfigError(f"--tool-call-parser is {settings.tool_call_parser!r}; allowed: {allowed}")
