@@ -217,9 +217,7 @@ class EngineArgs(
     max_logprobs: int = arg(
         int, 20, "most log-probabilities for a token; -1: all tokens'", Part.ROUTER, low=-1, high=_MAX_INT
     )
-    stream_interval: int = arg(
-        int, 1, "tokens of a sequence in each event of its stream", Part.ROUTER, low=1, high=_MAX_INT
-    )
+    stream_interval: int = arg(int, 1, "tokens of each event of a stream", Part.ROUTER, low=1, high=_MAX_INT)
     logprobs_mode: str = arg(
         str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
     )
