@@ -146,9 +146,12 @@ class PromptReader:
             self._grammar_checks.check(structured)
             structured = with_backend(structured, self._limits.structured_outputs_backend)
             params = replace(params, structured_outputs=structured)
-        seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
-        interval = max(params.stream_interval or 1, self._limits.stream_interval)
-        return replace(params, seed=seed, stream_interval=interval)
+        least = self._limits.stream_interval
+        if least > (params.stream_interval or 1):
+            params = replace(params, stream_interval=least)
+        if params.seed is not None:
+            return params
+        return replace(params, seed=self._random.getrandbits(_SEED_BITS))
 
     def _read_prompt(
         self, request: GenerationRequest, params: SamplingParams, max_model_len: int

@@ -53,9 +53,7 @@ def test_what_the_client_leaves_out_takes_the_models_defaults_then_batons(tmp_pa
     generation = {"temperature": 0.5, "top_k": 20, "max_new_tokens": 7, "repetition_penalty": 1.5}
     folder = write_model_folder(tmp_path, generation_config=generation)
     params = read(folder, ask(temperature=0.0, n=2, seed=0)).params
-    expected = SamplingParams(
-        temperature=0.0, top_k=20, max_tokens=7, repetition_penalty=1.5, n=2, seed=0, stream_interval=1
-    )
+    expected = SamplingParams(temperature=0.0, top_k=20, max_tokens=7, repetition_penalty=1.5, n=2, seed=0)
     assert params == expected
 
 
