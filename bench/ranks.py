@@ -1,10 +1,11 @@
-"""A model in one process, over tensor ranks and in stages, on the same cores: step, rate, start, memory.
+"""A model in one process, over ranks and in stages, on the same cores: prompt, step, rate, start, memory.
 
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --sizes 1x1 2x1 1x2
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --peer /tmp/peer --engines vllm
-    python -m bench.ranks --sizes 1x1 2x1 1x2
+    python -m bench.ranks --model /tmp/model --sizes 1x1 1x2 --prompt 1024 --chunk 256
 
-Sizes are tensor ranks x pipeline stages. *step* is the median time between tokens of one sequence; *tokens/s*
+Sizes are tensor ranks x pipeline stages. *first* is the time to the first token of one sequence, whose prompt
+is computed in chunks of `--chunk` tokens; *step* the median time between its tokens; *tokens/s*
 the rate of several sequences at once, prompts included, which the stages of a pipeline divide; *start* until
 the model is loaded; *memory* that of the largest process and of all of them, shared pages divided among those
 that have them. The bundled model, which is the default, computes little, so that the difference of
@@ -14,6 +15,7 @@ two steps is about what ranks cost: telling them of a step, and what they exchan
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ from bench.peer.engines import RUN_WITHIN_S, Engines
 from bench.processes import ROOT
 
 MIB: Final = 1 << 20
-COLUMNS: Final = ("step ms", "tokens/s", "start s", "largest MiB", "all MiB")
+COLUMNS: Final = ("first ms", "step ms", "tokens/s", "start s", "largest MiB", "all MiB")
 BUNDLED: Final = ROOT / "api" / "baton" / "bundled"
 WARM_TOKENS: Final = 8
 KV_BYTES: Final = 128 * MIB
@@ -40,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", choices=("baton", "vllm"), default=["baton"])
     parser.add_argument("--peer", type=Path, default=Path(), help="folder of make_environment.sh, for vllm")
     parser.add_argument("--prompt", type=int, default=64, help="tokens")
+    parser.add_argument("--chunk", type=int, default=2048, help="tokens of a step at most")
     parser.add_argument("--tokens", type=int, default=128, help="tokens after the prompt")
     parser.add_argument("--sequences", type=int, default=8, help="sequences at once for the rate")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each; medians are printed")
@@ -51,7 +54,7 @@ def measure(engines: Engines, engine: str, size: str, arguments: argparse.Namesp
     """Return the figures of one engine's process, in the order of `COLUMNS`."""
     tensor, pipeline = map(int, size.split("x"))
     flags = ["--kv-bytes", str(KV_BYTES), "--tensor-parallel-size", str(tensor), "--pipeline-parallel-size"]
-    flags.append(str(pipeline))
+    flags += [str(pipeline), "--engine-arguments", json.dumps({"max_num_batched_tokens": arguments.chunk})]
     cores = list(map(str, range(arguments.threads)))
     each = max(1, len(cores) // (tensor * pipeline))
     bound = "|".join(",".join(cores[at : at + each]) for at in range(0, len(cores), each))
@@ -68,7 +71,8 @@ def measure(engines: Engines, engine: str, size: str, arguments: argparse.Namesp
         together = process.ask(command, RUN_WITHIN_S)
         sizes = process.process_bytes()
     rate = len(prompts) * arguments.tokens / together["wall_s"]
-    return [1000 * step_s(answer["times_s"][0]), rate, start_s, sizes[0] / MIB, sum(sizes) / MIB]
+    times_s = answer["times_s"][0]
+    return [1000 * times_s[0], 1000 * step_s(times_s), rate, start_s, sizes[0] / MIB, sum(sizes) / MIB]
 
 
 def step_s(times_s: Sequence[float]) -> float:

@@ -70,7 +70,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
 
     Raises:
         InvalidModelError: the tokenizer is broken.
-        InvalidConfigError: no reasoning parser has the name.
+        InvalidConfigError: no reasoning parser has the name, or the plug-in fails.
     """
     reasoning = None
     if args.reasoning_parser_plugin:

@@ -14,6 +14,7 @@ from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import RequestOutputKind
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.streams.held_deltas import HeldDeltas
 from baton_router.text.characters import TokenTexts
 
 
@@ -35,7 +36,7 @@ class OutputBuilder:
         self.spec = spec
         self._prompt, self._lora_request = prompt, lora_request
         self._kind = params.output_kind if kind is None else kind
-        self._interval = params.stream_interval or 1
+        self._held = HeldDeltas(params.stream_interval or 1)
         self._texts = [new_texts() if params.detokenize else None for _ in range(params.n)]
         self._prompt_texts = new_texts() if params.detokenize else None
         self._arrival_s = time.time() if arrival_s is None else arrival_s
@@ -77,16 +78,17 @@ class OutputBuilder:
             case Delta():
                 self._last_token_s = time.time()
                 self._first_token_s = self._first_token_s or self._last_token_s
-                texts = self._texts[event.index]
-                logprobs = [read_position(entry, texts) for entry in event.logprobs]
-                self._sequences[event.index].push(event, logprobs)
+                if (due := self._held.add(event)) is not None:
+                    self._take_delta(due)
             case PromptDelta(logprobs=entries):
                 self._prompt_logprobs += [read_position(entry, self._prompt_texts) for entry in entries]
             case Finished():
+                self._release_held()
                 self._finished, self._is_over = event, True
 
     def abort(self) -> None:
         """End the open sequences, with `abort` as their reason."""
+        self._release_held()
         for sequence in self._sequences:
             if sequence.finish_reason is None:
                 sequence.finish_reason, sequence.has_news = str(FinishReason.ABORT), True
@@ -97,12 +99,11 @@ class OutputBuilder:
         has_ended = all(sequence.finish_reason is not None for sequence in self._sequences)
         if has_ended and not self._is_over:
             return None  # its end is on the way
-        due = [sequence for sequence in self._sequences if self._is_over or sequence.is_due(self._interval)]
-        has_news = any(sequence.has_news for sequence in due)
+        has_news = any(sequence.has_news for sequence in self._sequences)
         if not has_news or (self._kind is RequestOutputKind.FINAL_ONLY and not self._is_over):
             return None
         is_delta = self._kind is RequestOutputKind.DELTA
-        shown = [sequence for sequence in due if sequence.has_news] if is_delta else self._sequences
+        shown = [sequence for sequence in self._sequences if sequence.has_news or not is_delta]
         outputs = [sequence.show(is_delta=is_delta) for sequence in shown]
         finished = self._finished
         return RequestOutput(
@@ -117,6 +118,15 @@ class OutputBuilder:
             num_cached_tokens=None if finished is None else finished.num_cached_tokens,
             kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),
         )
+
+    def _take_delta(self, delta: Delta) -> None:
+        texts = self._texts[delta.index]
+        logprobs = [read_position(entry, texts) for entry in delta.logprobs]
+        self._sequences[delta.index].push(delta, logprobs)
+
+    def _release_held(self) -> None:
+        for delta in self._held.release():
+            self._take_delta(delta)
 
     def _show_prompt(self, *, is_delta: bool) -> FlatLogprobs | list[LogprobsOnePosition | None] | None:
         params = self.spec.params
@@ -171,11 +181,6 @@ class _SequenceOutput:
             self._cumulative = (self._cumulative or 0.0) + _own_logprob(entry)
         if delta.finish_reason is not None:
             self.finish_reason, self._stop_reason = str(delta.finish_reason), delta.stop_reason
-
-    def is_due(self, interval: int) -> bool:
-        """Return whether its new tokens are to be shown: the first, the last, and so many between."""
-        num_shown = self._shown[1]
-        return not num_shown or self.finish_reason is not None or len(self.token_ids) - num_shown >= interval
 
     def show(self, *, is_delta: bool) -> CompletionOutput:
         num_characters, num_tokens = self._shown if is_delta else (0, 0)

@@ -238,7 +238,7 @@ class EngineArgs(
         choices=("auto", "xgrammar", "guidance"),
     )
     structured_outputs_config: Mapping[str, Any] | None = arg(
-        dict, None, "JSON with backend and reasoning_parser, in the place of these flags", Part.LAUNCHER
+        dict, None, "JSON with backend, reasoning_parser and its plugin, in the place of flags", Part.LAUNCHER
     )
     enable_prompt_embeds: bool = arg(
         bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", Part.ROUTER

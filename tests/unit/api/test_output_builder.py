@@ -97,6 +97,18 @@ def test_an_interval_leaves_out_outputs_between_the_first_and_the_last(kind: Req
     assert tokens == ([1, 2, 3, 4, 5, 6] if kind is DELTA else [1, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6])
 
 
+def test_an_aborted_request_shows_what_an_interval_holds() -> None:
+    builder = make_builder(DELTA, stream_interval=5)
+    first = show(builder, delta(1))
+    assert show(builder, delta(2)) is None
+    builder.abort()
+    last = builder.take()
+    assert first is not None
+    assert last is not None
+    assert (first.outputs[0].token_ids, last.outputs[0].token_ids) == ([1], [2])
+    assert last.outputs[0].finish_reason == "abort"
+
+
 def test_final_outputs_come_once() -> None:
     builder = make_builder(output_kind=FINAL)
     assert show(builder, delta(1), delta(2)) is None
