@@ -87,9 +87,6 @@ _GROUPS: Final = (
     ),
     _group("adapters are computed in the model's dtype", lora_dtype="auto"),
     _group(
-        "each rank has one matrix of an adapter whole, and its part of the other", off="fully_sharded_loras"
-    ),
-    _group(
         "speculative_config says how tokens are drafted",
         unset="speculative_model num_speculative_tokens diffusion_config",
         per_request_spec_decode_metrics="none",
@@ -140,7 +137,6 @@ _GROUPS: Final = (
         offload_prefetch_step=1,
         kv_offloading_backend="native",
     ),
-    _group("cached blocks are used as they were computed", off="kv_sharing_fast_prefill"),
     _group(
         "a worker plans its steps itself, within max_num_seqs and max_num_batched_tokens",
         unset="max_num_scheduled_tokens max_num_active_seqs scheduler_cls",

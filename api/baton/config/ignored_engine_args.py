@@ -59,6 +59,10 @@ IGNORED: Final[Mapping[str, Ignored]] = {
     ),
     **_group("preempted requests are computed again, so there is no swap space", swap_space=4),
     **_group(
+        "each rank has one matrix of an adapter whole, and its part of the other", fully_sharded_loras=False
+    ),
+    **_group("every layer of a prompt is computed", kv_sharing_fast_prefill=False),
+    **_group(
         "blocks are found by a chained hash of 128 bits and kept until they are evicted",
         "prefix_caching_hash_algo prefix_cache_retention_interval prefix_match_unit "
         "disable_hybrid_kv_cache_manager",

@@ -298,9 +298,9 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     assert args.tensor_parallel_size == 1
     with pytest.raises(InvalidConfigError, match="decode_context_parallel_size is 2; allowed: 1"):
         EngineArgs.from_cli_args(parser.parse_args(["--decode-context-parallel-size", "2"]))
-    with pytest.raises(InvalidConfigError, match="fully_sharded_loras is True; allowed: False"):
-        EngineArgs.from_cli_args(parser.parse_args(["--fully-sharded-loras"]))
-    assert "sharded" not in parser.format_help()
+    with pytest.raises(InvalidConfigError, match="enable_return_routed_experts is True; allowed: False"):
+        EngineArgs.from_cli_args(parser.parse_args(["--enable-return-routed-experts"]))
+    assert "routed" not in parser.format_help()
 
 
 def test_a_parser_shows_the_defaults_of_fields() -> None:
@@ -352,7 +352,7 @@ def test_serve_refuses_such_flags_by_name_too() -> None:
     assert args.model == "model"
     for flag, said in (
         ("--enable-eplb", "--enable-eplb is True; allowed: False (a worker's"),
-        ("--fully-sharded-loras", "--fully-sharded-loras is True; allowed: False (each rank"),
+        ("--enable-dbo", "--enable-dbo is True; allowed: False (a worker's"),
         ("--quantization=humming", "--quantization is 'humming'; allowed: int8"),
     ):
         for command in ("serve", "mixed-worker"):

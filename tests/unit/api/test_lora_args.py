@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from baton import EngineArgs
+from baton.config.ignored_engine_args import log_ignored
 from baton.config.lora_args import adapter_settings
 from baton_core.errors import InvalidConfigError
 
@@ -15,7 +16,6 @@ from baton_core.errors import InvalidConfigError
     ("given", "said"),
     [
         ({"lora_dtype": "float16"}, r"lora_dtype is 'float16'; allowed: 'auto' \(adapters are computed in"),
-        ({"fully_sharded_loras": True}, r"fully_sharded_loras is True; allowed: False \(each rank"),
         ({"max_lora_rank": 513}, "max_lora_rank is 513; allowed: an integer from 1 to 512"),
         ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2; allowed: at least 3, the max_loras"),
     ],
@@ -23,6 +23,13 @@ from baton_core.errors import InvalidConfigError
 def test_what_cannot_hold_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConfigError, match=said):
         EngineArgs(**given)
+
+
+def test_how_adapters_are_divided_between_ranks_is_named_as_without_an_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log_ignored(vars(EngineArgs(fully_sharded_loras=True)))
+    assert "fully_sharded_loras" in caplog.text
 
 
 def test_as_many_adapters_stay_loaded_as_run_at_once_unless_more_are_asked_for() -> None:
