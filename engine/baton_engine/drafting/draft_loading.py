@@ -109,7 +109,8 @@ def _tap(target: LoadedModel, layers: tuple[int, ...] | None) -> None:
     model, settings = target.model, target.settings
     assert isinstance(model, Decoder), "others are refused"
     most = max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
-    model.taps = HiddenTaps(layers, most, model.config.hidden_size, model.dtype, model.device)
+    kernels, size = target.kernels.layers, model.config.hidden_size
+    model.taps = HiddenTaps(layers, most, size, kernels, model.dtype, model.device)
 
 
 def plan_drafts(settings: EngineSettings) -> DraftPlan | None:

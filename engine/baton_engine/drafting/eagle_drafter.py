@@ -1,15 +1,17 @@
 """Drafts by a head that reads hidden states of the model whose tokens it drafts.
 
-It follows every sequence of every step, as hidden states are known in the step that computes them alone. The
-states of a prefix from the cache, or of a prompt that another worker has computed, are not: a head's sequence
-begins where its target's was first computed here, with positions of its own, as rotary embeddings depend on
-distances alone. Called from the engine thread only.
+It follows every sequence, as hidden states are known in the step that computes them alone. The states of a
+prefix from the cache, or of a prompt that another worker has computed, are not: a head's sequence begins
+where its target's was first computed here, with positions of its own, as rotary embeddings depend on
+distances alone. Where nothing is ordered for long, only the states of the latest steps are kept, for the next
+order: a head that begins there drafts nearly as well. Called from the engine thread only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -28,6 +30,8 @@ MAX_CHUNK: Final = 512
 """Tokens of a sequence that the head computes at a time."""
 MAX_PENDING: Final = 32
 """Tokens of a sequence whose states are kept until a draft of it is ordered."""
+MAX_UNFOLLOWED: Final = MAX_PENDING - 1
+"""Steps without an order that are followed once there is one; after more, prompts are not followed either."""
 
 
 @dataclass(slots=True)
@@ -95,12 +99,20 @@ class EagleDrafter:
         self._max_model_len = max_model_len
         self._blocks = DraftBlocks(runner.spec, num_blocks)
         self._followed: dict[SeqId, _Followed] = {}
+        self._unfollowed: deque[tuple[StepPlan, Tensor, StepResult]] = deque(maxlen=MAX_UNFOLLOWED)
+        """The latest steps, none with an order or a prompt, and the states of their tokens."""
+        self._num_unordered = 0
+        """Steps since the last order."""
 
     @torch.inference_mode()
     def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
         """Keep the states of a step that is launched; what is returned drafts behind its result."""
+        has_order = any(piece.order is not None for piece in plan.slices)
+        self._num_unordered = 0 if has_order else self._num_unordered + 1
+        if self._num_unordered > MAX_UNFOLLOWED and not _is_decode(plan):
+            return partial(self._pass_over, plan)
         num_rows = sum(piece.num_scheduled_tokens for piece in plan.slices)
-        return partial(self.draft, plan, self._taps.states[:num_rows].clone())
+        return partial(self.draft, plan, self._taps.states_of_step(num_rows))
 
     @torch.inference_mode()
     def draft(self, plan: StepPlan, states: Tensor, result: StepResult) -> StepResult:
@@ -109,17 +121,16 @@ class EagleDrafter:
         Args:
             states: `[num_tokens, num_places * hidden_size]`, those of the step's tokens.
         """
-        for seq_id in plan.ended:
-            self._drop(seq_id)
+        if all(piece.order is None for piece in plan.slices) and _is_decode(plan):
+            self._unfollowed.append((plan, states, result))
+            return self._pass_over(plan, result)
         begun_s = time.perf_counter()
+        self._pass_over(plan, result)
         self._blocks.begin_step()
-        row = 0
-        for number, piece in enumerate(plan.slices):
-            rows, row = states[row : row + piece.num_scheduled_tokens], row + piece.num_scheduled_tokens
-            if piece.embeds or number in result.failures:
-                self._drop(piece.seq_id)
-            else:
-                self._follow(piece, result.sampled[number], rows)
+        present = {piece.seq_id for piece in plan.slices}
+        for step in (*self._unfollowed, (plan, states, result)):
+            self._follow_step(*step, present)
+        self._unfollowed.clear()
         growing = drafts = self._begin_drafts(plan, result)
         while growing := [one for one in growing if len(one.draft) < one.num_wanted]:
             growing = self._extend(growing)
@@ -130,6 +141,22 @@ class EagleDrafter:
     def check_invariants(self, num_blocks: int) -> None:
         """Raise AssertionError unless each of `num_blocks` blocks is free or of one sequence."""
         self._blocks.check_invariants(num_blocks)
+
+    def _pass_over(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Forget the sequences that are over; returns the result as it is."""
+        for seq_id in plan.ended:
+            self._drop(seq_id)
+        return result
+
+    def _follow_step(self, plan: StepPlan, states: Tensor, result: StepResult, present: Set[SeqId]) -> None:
+        """Follow the sequences of a step that are `present` in the current one."""
+        row = 0
+        for number, piece in enumerate(plan.slices):
+            rows, row = states[row : row + piece.num_scheduled_tokens], row + piece.num_scheduled_tokens
+            if piece.embeds or number in result.failures:
+                self._drop(piece.seq_id)
+            elif piece.seq_id in present:
+                self._follow(piece, result.sampled[number], rows)
 
     def _follow(self, piece: SequenceSlice, sampled: tuple[int, ...], rows: Tensor) -> None:
         """Keep the states of a slice's tokens, as far as they are right, and the tokens behind them."""
@@ -262,3 +289,8 @@ class EagleDrafter:
     def _drop(self, seq_id: SeqId) -> None:
         self._followed.pop(seq_id, None)
         self._blocks.drop(seq_id)
+
+
+def _is_decode(plan: StepPlan) -> bool:
+    """True if each slice is one token and drafted ones."""
+    return all(piece.num_scheduled_tokens == piece.num_drafts + 1 for piece in plan.slices)

@@ -77,7 +77,7 @@ class EagleHead:
         size, eps = config.layer.hidden_size, config.layer.norm.eps
         self._is_third = config.method is SpeculativeMethod.EAGLE3
         self._shared = shared
-        self._embedding = _load_embedding(config, weights, shared)
+        self._embedding = _load_embedding(config, weights, kernels, shared)
         norms = NormLoader(weights, kernels, eps, is_offset=False)
         num_parts = len(config.tapped) if config.tapped is not None else 1
         self._fc_norms = _load_fc_norms(config, norms, num_parts)
@@ -173,10 +173,12 @@ class EagleHead:
         return logits.new_full(shape, float("-inf")).index_copy_(1, self._tokens, logits)
 
 
-def _load_embedding(config: EagleConfig, weights: WeightReader, shared: TargetVocabulary) -> Embedding:
+def _load_embedding(
+    config: EagleConfig, weights: WeightReader, kernels: LayerKernels, shared: TargetVocabulary
+) -> Embedding:
     if has_embedding(weights):
         sizes = config.layer.vocab_size, config.layer.hidden_size
-        return Embedding(weights, _EMBEDDING, *sizes, ALONE)
+        return Embedding(weights, _EMBEDDING, *sizes, kernels, ALONE)
     if shared.embedding is None or config.layer.hidden_size != config.target_hidden_size:
         raise InvalidModelError(
             f"{weights.folder}: tensor {_EMBEDDING} is missing; allowed: weights that hold it, as "

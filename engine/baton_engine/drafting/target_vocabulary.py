@@ -37,9 +37,9 @@ def share_vocabulary(target: LoadedModel, *, needs_embedding: bool, needs_logits
         )
     embedding, logits, config = None, None, model.config
     if needs_embedding or needs_logits:
-        weights = target.open_weights()
+        weights, kernels = target.open_weights(), target.kernels.layers
         if needs_embedding or config.tie_word_embeddings:
-            embedding = load_embedding(config, weights, ALONE)
+            embedding = load_embedding(config, weights, kernels, ALONE)
         if needs_logits:
-            logits = load_output_head(config, weights, embedding, target.kernels.layers, ALONE)
+            logits = load_output_head(config, weights, embedding, kernels, ALONE)
     return TargetVocabulary(embedding=embedding, logits=logits)

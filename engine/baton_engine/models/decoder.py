@@ -5,6 +5,9 @@ Called from the engine thread under inference mode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -47,7 +50,7 @@ class Decoder:
         """Width of the embeddings that may stand in the place of tokens."""
         self._embedding: Embedding | None = None
         if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
-            self._embedding = load_embedding(config, weights, ranks)
+            self._embedding = load_embedding(config, weights, kernels, ranks)
         # Rounded to the dtype, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
@@ -88,11 +91,11 @@ class Decoder:
         taps = self.taps
         are_all_wanted = rows is None or (taps is not None and taps.is_final)
         for number, (layer, rotary) in enumerate(zip(self._layers, self._rotary_of_layer, strict=True)):
-            if taps is not None:
-                taps.take(number, change, hidden)
             is_last = self._stage.is_last and layer is self._layers[-1]
             wanted = rows if is_last and not are_all_wanted else None
-            change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted)
+            tap = None if taps is None else partial(taps.take, number)
+            change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted, tap)
+        assert hidden is not None, "a stage has layers"
         if not self._stage.is_last:
             return self._stage.hand_on(change, hidden)
         normed, _ = self._norm.add(change, hidden)
@@ -101,17 +104,20 @@ class Decoder:
         taps.take_final(normed)
         return normed if rows is None else normed[rows]
 
-    def _begin(self, token_ids: Tensor, embeds: InputEmbeds | None) -> tuple[Tensor, Tensor]:
-        """Return the change before this stage's first layer, and the hidden states that it is added to."""
+    def _begin(self, token_ids: Tensor, embeds: InputEmbeds | None) -> tuple[Tensor, Tensor | None]:
+        """Return the change before this stage's first layer, and the hidden states that it is added to.
+
+        None before the model's first layer: there the change is all there is.
+        """
         if not self._stage.is_first:
             shape = (len(token_ids), self.config.hidden_size)
             change, hidden = self._stage.take_over(2, shape, self.dtype, self.device)
             return change, hidden
         assert self._embedding is not None, "the first stage has it"
-        change = self._embedding(token_ids) * self._embedding_scale
-        if embeds is not None:
-            change = embeds.put(change)
-        return change, torch.zeros_like(change)
+        change = self._embedding(token_ids)
+        if self._embedding_scale != 1.0:
+            change = change * self._embedding_scale
+        return change if embeds is None else embeds.put(change), None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
@@ -158,16 +164,20 @@ class _DecoderLayer:
     def forward(
         self,
         change: Tensor,
-        hidden: Tensor,
+        hidden: Tensor | None,
         rotation: Rotation,
         attention: StepAttention,
         rows: Tensor | None = None,
+        tap: Callable[[Tensor], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the change that this layer makes last, and the hidden states before it, of `rows` alone.
 
-        `change` is what the layer before made last, not yet added to `hidden`: each norm adds it.
+        `change` is what the layer before made last, not yet added to `hidden`: each norm adds it. `tap` is
+        called with their sum, which later operations overwrite.
         """
         normed, hidden = self._before_attention.add(change, hidden)
+        if tap is not None:
+            tap(hidden)
         change = self._attention.forward(normed, rotation, attention, rows)
         if rows is not None:
             hidden = hidden[rows]
@@ -180,9 +190,12 @@ class _DecoderLayer:
         return change, hidden
 
 
-def load_embedding(config: DecoderConfig, weights: WeightReader, ranks: Ranks) -> Embedding:
+def load_embedding(
+    config: DecoderConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks
+) -> Embedding:
     """Load the token embeddings, or a rank's rows of them."""
-    return Embedding(weights, "model.embed_tokens.weight", config.vocab_size, config.hidden_size, ranks)
+    sizes = config.vocab_size, config.hidden_size
+    return Embedding(weights, "model.embed_tokens.weight", *sizes, kernels, ranks)
 
 
 def load_output_head(

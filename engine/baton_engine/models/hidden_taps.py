@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from baton_kernels.interface.kernels import LayerKernels
+
 
 class HiddenTaps:
-    """The hidden states of the tokens of the last step, at some places of a decoder, side by side.
+    """The hidden states of the tokens of the last step, at some places of a decoder.
 
     Their memory stays where it is, so captured steps write it too.
 
     Args:
         layers: before which hidden states are copied, by number; None: the final ones, after their norm.
         max_num_tokens: tokens of the largest step.
-
-    Attributes:
-        states: `[max_num_tokens, num_places * hidden_size]`.
     """
 
     def __init__(
@@ -26,22 +25,26 @@ class HiddenTaps:
         layers: Sequence[int] | None,
         max_num_tokens: int,
         hidden_size: int,
+        kernels: LayerKernels,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.is_final = layers is None
-        self._hidden_size = hidden_size
+        self._kernels = kernels
         self._layers = tuple(layers or ())
-        width = max(1, len(self._layers)) * hidden_size
-        self.states = torch.zeros(max_num_tokens, width, dtype=dtype, device=device)
+        shape = max(1, len(self._layers)), max_num_tokens, hidden_size
+        self._states = torch.zeros(shape, dtype=dtype, device=device)
 
-    def take(self, layer: int, change: Tensor, hidden: Tensor) -> None:
-        """Copy the input of a layer, `change + hidden` of `[num_tokens, hidden_size]`, if it is wanted."""
+    def states_of_step(self, num_tokens: int) -> Tensor:
+        """Return a copy of the states, `[num_tokens, num_places * hidden_size]`."""
+        return torch.cat(tuple(self._states[:, :num_tokens]), dim=-1)
+
+    def take(self, layer: int, hidden: Tensor) -> None:
+        """Copy the input of a layer `[num_tokens, hidden_size]`, if it is wanted."""
         for place, tapped in enumerate(self._layers):
             if tapped == layer:
-                start = place * self._hidden_size
-                torch.add(change, hidden, out=self.states[: len(hidden), start : start + self._hidden_size])
+                self._kernels.copy(hidden, self._states[place, : len(hidden)])
 
     def take_final(self, hidden: Tensor) -> None:
         """Copy the final hidden states `[num_tokens, hidden_size]`."""
-        self.states[: len(hidden)].copy_(hidden)
+        self._kernels.copy(hidden, self._states[0, : len(hidden)])

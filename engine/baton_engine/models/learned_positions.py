@@ -69,7 +69,7 @@ class LearnedPositionsDecoder:
         self._embedding: Embedding | None = None
         if place.is_first_stage or (place.is_last_stage and is_tied):
             name = f"{tensors.prefix}{names.embedding}.weight"
-            self._embedding = Embedding(weights, name, vocab_size, width, ranks)
+            self._embedding = Embedding(weights, name, vocab_size, width, kernels, ranks)
         self._project_in: AnyLinear | None = None
         self._project_out: AnyLinear | None = None
         if place.is_first_stage:

@@ -20,8 +20,10 @@ class RMSNorm:
         """Return a new tensor of the same shape and dtype."""
         return self._kernels.rms_norm(x, self._weight, self._eps)
 
-    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the normalised sum and the sum; both arguments may be overwritten."""
+    def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the normalised sum and the sum; both arguments may be overwritten. None adds nothing."""
+        if residual is None:
+            return self(x), x
         return self._kernels.add_rms_norm(x, residual, self._weight, self._eps)
 
 

@@ -23,15 +23,16 @@ class RotaryEmbedding:
 
     def __init__(self, rope: RopeConfig, device: torch.device, kernels: LayerKernels) -> None:
         self._kernels = kernels
-        self._inv_freq = inverse_frequencies(rope).to(device)
+        self._inv_freq = inverse_frequencies(rope).repeat(2).to(device)
         self._magnitude = rope.magnitude
 
     def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosine and sine, `[num_tokens, 1, rotary_dim]` each, of positions `[num_tokens] int64`."""
-        angles = positions[:, None].float() * self._inv_freq
-        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        angles = positions[:, None, None].float() * self._inv_freq
         cos, sin = (self._kernels.apply(function, angles) for function in (Function.COS, Function.SIN))
-        return (cos * self._magnitude).to(dtype), (sin * self._magnitude).to(dtype)
+        if self._magnitude != 1.0:
+            cos, sin = cos * self._magnitude, sin * self._magnitude
+        return cos.to(dtype), sin.to(dtype)
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:

@@ -21,8 +21,17 @@ class Embedding:
         InvalidModelError: the tensor is missing or has another shape.
     """
 
-    def __init__(self, weights: WeightReader, name: str, vocab_size: int, size: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        weights: WeightReader,
+        name: str,
+        vocab_size: int,
+        size: int,
+        kernels: LayerKernels,
+        ranks: Ranks,
+    ) -> None:
         self._ranks = ranks.tensor
+        self._kernels = kernels
         self._name, self._shape = name, (vocab_size, size)
         self._tokens = ranks.place.tokens(vocab_size)
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
@@ -48,10 +57,10 @@ class Embedding:
 
     def _look_up(self, token_ids: Tensor) -> Tensor:
         if self._ranks.size == 1:
-            return self._table[token_ids]
+            return self._kernels.look_up(self._table, token_ids)
         own = token_ids - self._tokens.start
         is_own = (own >= 0) & (own < len(self._tokens))
-        rows = self._table[own.clamp(0, max(0, len(self._tokens) - 1))]
+        rows = self._kernels.look_up(self._table, own.clamp(0, max(0, len(self._tokens) - 1)))
         return self._ranks.all_reduce(torch.where(is_own[:, None], rows, 0))
 
 

@@ -129,7 +129,10 @@ class GraphReplay:
         own = _storages((args, kwargs))
         written = [not _storages(leaf) & own for leaf in results]
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:
-            self._add(partial(_compute_again, operator, args, kwargs, result, written))
+            again: Callable[[], object] = partial(_compute_again, operator, args, kwargs, result, written)
+            if isinstance(result, Tensor):
+                again = partial(_copy_again, operator, args, kwargs, result)
+            self._add(again)
 
     def _add(self, replay: Callable[[], object]) -> None:
         self._end_run()
@@ -187,6 +190,10 @@ def _storages(tree: object) -> set[int]:
     """
     tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
     return {leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout == torch.strided}
+
+
+def _copy_again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    result.copy_(operator(*args, **kwargs))
 
 
 def _compute_again(

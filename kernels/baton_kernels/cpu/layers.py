@@ -4,6 +4,8 @@ for norm weights in the dtype of bfloat16 rows, rounded once.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -14,10 +16,13 @@ from baton_kernels.cpu.lora import CpuLoraTable
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
 from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
-from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
+from baton_kernels.cpu.structs import CopyArgs, ElementwiseArgs, NormArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.interface.lora import LoraLayer, LoraTable
 from baton_kernels.interface.quantized import QuantizedWeight
+
+MAX_COPIED_ROWS: Final = 64
+"""More are copied by torch, in several threads."""
 
 
 class CpuLayers(LayerKernels):
@@ -32,6 +37,19 @@ class CpuLayers(LayerKernels):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         residual = residual.contiguous()
         return self.normalise(x, residual, weight, None, eps), residual
+
+    def look_up(self, table: Tensor, rows: Tensor) -> Tensor:
+        if len(rows) > MAX_COPIED_ROWS or not table.is_contiguous():
+            return super().look_up(table, rows)
+        out = torch.empty(len(rows), table.shape[1], dtype=table.dtype)
+        self._copy(table, rows, out)
+        return out
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        if len(source) > MAX_COPIED_ROWS or not (source.is_contiguous() and target.is_contiguous()):
+            super().copy(source, target)
+        else:
+            self._copy(source, None, target)
 
     def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
         if function not in VECTORISED:
@@ -52,6 +70,21 @@ class CpuLayers(LayerKernels):
 
     def lora_table(self, layer: LoraLayer) -> LoraTable:
         return CpuLoraTable(self._library, layer) if layer.dtype in DTYPES else super().lora_table(layer)
+
+    def _copy(self, source: Tensor, rows: Tensor | None, target: Tensor) -> None:
+        """Fill `target` with rows of `source`; None: with the first ones, in order."""
+        args = CopyArgs(
+            source=source.data_ptr(),
+            target=target.data_ptr(),
+            source_rows=None if rows is None else rows.data_ptr(),
+            target_rows=None,
+            num_source_rows=len(source),
+            num_target_rows=len(target),
+            num_rows=len(target),
+            row_bytes=source.shape[1] * source.element_size(),
+            is_past_caches=False,
+        )
+        self._library.run(args)
 
     def normalise(
         self,

@@ -17,7 +17,6 @@ from baton_kernels.cpu.c_struct import (
     SourceInt8,
     SourceInt32,
     SourceInt64,
-    SourceTokens,
     Target,
     TargetBytes,
     TargetFloat,
@@ -202,7 +201,7 @@ class LoraArgs(ctypes.Structure):
 
     x: Source
     """`[num_rows, in_features]`; unused for an embedding."""
-    token_ids: SourceTokens
+    token_ids: SourceInt64
     """Inputs of an embedding `[num_rows]`, else null."""
     y: Target
     """`[num_rows, sum of part_sizes]`: deltas are added to it."""

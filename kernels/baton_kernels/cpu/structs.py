@@ -238,9 +238,9 @@ class CopyArgs(ctypes.Structure):
     target: TargetBytes
     """Result `[num_target_rows, row_bytes]`."""
     source_rows: SourceInt64
-    """`[num_rows]`."""
+    """`[num_rows]`; null: the first ones, in order."""
     target_rows: SourceInt64
-    """`[num_rows]`."""
+    """Like `source_rows`."""
     num_source_rows: Int64
     num_target_rows: Int64
     num_rows: Int64

@@ -341,6 +341,14 @@ class LayerKernels:
         """Bring the last axis to mean 0 and variance 1, then scale and shift it; same dtype as `x`."""
         return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
+    def look_up(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Return the rows `[num_rows, size]` of a table `[table_size, size]` at `rows` `[num_rows] int64`."""
+        return table[rows]
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Write a tensor to another of the same shape and dtype."""
+        target.copy_(source)
+
     def apply(self, function: Function, x: Tensor) -> Tensor:
         """Return the function of each number of `x`, in a new tensor of the same shape and dtype."""
         return _FUNCTIONS[function](x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -160,6 +161,26 @@ def test_a_sequence_that_begins_elsewhere_is_followed_from_there(target: Path, t
     tables = ((8, *begun.block_tables[0][1:]),)
     result = rig.step(msgspec.structs.replace(begun, block_tables=tables))
     assert result.drafts == {0: head.draft(PROMPT + result.sampled[0], 3, start=8)}
+
+
+def test_where_nothing_is_ordered_for_long_a_sequence_is_followed_from_the_latest_steps(
+    target: Path, tmp_path: Path
+) -> None:
+    head = Head(tmp_path / "head", target)
+    rig = Rig(target, head.folder, "eagle3")
+    text = PROMPT + rig.step(piece(PROMPT, 0)).sampled[0]
+    with patch.object(rig.drafter, "_run", wraps=rig.drafter._run) as run:
+        for _ in range(module.MAX_UNFOLLOWED + 5):
+            text += rig.step(piece(text[-1:], len(text) - 1)).sampled[0]
+        other = PROMPT + rig.step(piece(PROMPT, 0, name="b"), piece(PROMPT, 0, name="c")).sampled[0]
+        rig.step(piece((1,), len(PROMPT), name="c"))
+        run.assert_not_called()
+    start = len(text) - module.MAX_UNFOLLOWED
+    pieces = piece(text[-1:], len(text) - 1, order=2), piece(other[-1:], len(other) - 1, name="b", order=2)
+    result = rig.step(*pieces, ended="c")
+    drafts = head.draft(text + result.sampled[0], 2, start=start)
+    assert result.drafts == {0: drafts, 1: head.draft(other + result.sampled[1], 2, start=len(other) - 1)}
+    assert rig.drafter._followed.keys() == {SeqId("a", 0), SeqId("b", 0)}
 
 
 def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu.attention import CpuAttention
-from baton_kernels.cpu.layers import CpuLayers
+from baton_kernels.cpu.layers import MAX_COPIED_ROWS, CpuLayers
 from baton_kernels.cpu.variants import PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKernels, rotate
 from tests.unit.kernels.cpu_builds import builds, load
@@ -124,3 +124,27 @@ def test_a_row_is_computed_alike_in_any_company_on_any_threads(dtype: torch.dtyp
     ]
     for of_all, of_each in zip(together, zip(*alone, strict=True), strict=True):
         assert torch.equal(of_all, torch.cat(of_each))
+
+
+@dtypes
+@pytest.mark.parametrize("num_rows", [0, 1, 5, MAX_COPIED_ROWS + 1])
+def test_rows_are_looked_up_and_copied_bit_by_bit(dtype: torch.dtype, num_rows: int) -> None:
+    layers = CpuLayers(load(PLAIN))
+    table = normal(40, 24, dtype=dtype)
+    rows = torch.arange(num_rows) * 7 % 40
+    found = layers.look_up(table, rows)
+    assert torch.equal(found, table[rows])
+    assert layers.look_up(table, rows).data_ptr() != found.data_ptr() or num_rows == 0
+    places = torch.zeros(2, num_rows, 24, dtype=dtype)
+    layers.copy(found, places[1])
+    assert torch.equal(places[1], table[rows])
+    assert not places[0].any()
+    for strided in (table.t(), table[:, ::2]):
+        assert torch.equal(layers.look_up(strided, rows % 24), strided[rows % 24])
+        layers.copy(strided[:num_rows], copied := torch.empty_like(strided[:num_rows].contiguous()))
+        assert torch.equal(copied, strided[:num_rows])
+
+
+def test_a_row_that_a_table_has_not_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        CpuLayers(load(PLAIN)).look_up(normal(4, 8), torch.tensor([1, 4]))

@@ -33,6 +33,7 @@ inline void stream_bytes(const char* source, char* target, int64_t num_bytes) {
 #endif
 
 inline bool are_rows(const int64_t* rows, int64_t num_rows, int64_t end) {
+  if (rows == nullptr) return num_rows <= end;
   return std::all_of(rows, rows + num_rows, [&](int64_t row) { return 0 <= row && row < end; });
 }
 
@@ -41,8 +42,8 @@ inline bool copy_rows(const CopyArgs& args) {
   if (!are_rows(args.source_rows, args.num_rows, args.num_source_rows)) return false;
   if (!are_rows(args.target_rows, args.num_rows, args.num_target_rows)) return false;
   for (int64_t row = 0; row < args.num_rows; ++row) {
-    const char* source = args.source + args.source_rows[row] * args.row_bytes;
-    char* target = args.target + args.target_rows[row] * args.row_bytes;
+    const char* source = args.source + (args.source_rows ? args.source_rows[row] : row) * args.row_bytes;
+    char* target = args.target + (args.target_rows ? args.target_rows[row] : row) * args.row_bytes;
 #if defined(__x86_64__)
     if (args.is_past_caches && can_stream(target, args.row_bytes)) {
       stream_bytes(source, target, args.row_bytes);
