@@ -10,12 +10,12 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
-from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -31,11 +31,13 @@ from tools.quantized_fixtures.base_models import (
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "gptqmodel"
+_DTYPE: Final = "torch_dtype" if version(PACKAGE).startswith("2.") else "dtype"
 
 
-def _make(
+def make_gptq(
     folder: Path, scheme: str, *, make: Callable[[], PreTrainedModel] = make_llama, **settings: Any
 ) -> None:
+    """Quantize a model that `make` returns by settings of GPTQModel, and write what it reads of it."""
     config = QuantizeConfig(**{"bits": 4, "group_size": 128, "desc_act": False} | settings)
     with tempfile.TemporaryDirectory() as base:
         make().save_pretrained(base)
@@ -61,7 +63,8 @@ def write_reference(folder: Path, scheme: str) -> None:
 
 def _gptq_weights(folder: Path, _: Mapping[str, Any]) -> dict[str, Tensor]:
     make_tokenizer().save_pretrained(folder)
-    loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", dtype=torch.float16)
+    dtype: dict[str, Any] = {_DTYPE: torch.float16}
+    loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", **dtype)
     return {
         name: layer.dequantize_weight().T.contiguous()
         for name, layer in loaded.model.named_modules()
@@ -70,6 +73,8 @@ def _gptq_weights(folder: Path, _: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _awq_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm  # older versions have no AWQ
+
     tensors = load_file(folder / "model.safetensors")
     layers = [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
     return {
@@ -83,26 +88,30 @@ def _awq_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
-    "gptq-v1": partial(_make, scheme="4 bits, groups of 128"),
-    "gptq-v2": partial(_make, scheme="4 bits, groups of 128, version 2", format="gptq_v2"),
-    "gptq-desc-act": partial(_make, scheme="4 bits, groups of 32, desc_act", group_size=32, desc_act=True),
-    "gptq-asym": partial(_make, scheme="4 bits, groups of 128, asymmetric", sym=False),
-    "gptq-8-bits": partial(_make, scheme="8 bits, groups of 128", bits=8),
-    "gptq-3-bits": partial(_make, scheme="3 bits, groups of 128", bits=3),
-    "gptq-qwen3-moe": partial(
-        _make, scheme="4 bits, groups of 32, experts", group_size=32, make=make_qwen3_moe
+    "gptq-v1": partial(make_gptq, scheme="4 bits, groups of 128"),
+    "gptq-v2": partial(make_gptq, scheme="4 bits, groups of 128, version 2", format="gptq_v2"),
+    "gptq-desc-act": partial(
+        make_gptq, scheme="4 bits, groups of 32, desc_act", group_size=32, desc_act=True
     ),
-    "gptq-mixtral": partial(_make, scheme="4 bits, groups of 64, experts", group_size=64, make=make_mixtral),
+    "gptq-asym": partial(make_gptq, scheme="4 bits, groups of 128, asymmetric", sym=False),
+    "gptq-8-bits": partial(make_gptq, scheme="8 bits, groups of 128", bits=8),
+    "gptq-3-bits": partial(make_gptq, scheme="3 bits, groups of 128", bits=3),
+    "gptq-qwen3-moe": partial(
+        make_gptq, scheme="4 bits, groups of 32, experts", group_size=32, make=make_qwen3_moe
+    ),
+    "gptq-mixtral": partial(
+        make_gptq, scheme="4 bits, groups of 64, experts", group_size=64, make=make_mixtral
+    ),
     "gptqmodel-awq-qwen2-moe": partial(
-        _make,
+        make_gptq,
         scheme="AWQ gemm, groups of 32, experts",
         quant_method="awq",
         format="gemm",
         group_size=32,
         make=make_qwen2_moe,
     ),
-    "gptqmodel-awq": partial(_make, scheme="AWQ gemm, groups of 128", quant_method="awq", format="gemm"),
-    "gptq-2-bits": partial(_make, scheme="2 bits, groups of 64", bits=2, group_size=64),
+    "gptqmodel-awq": partial(make_gptq, scheme="AWQ gemm, groups of 128", quant_method="awq", format="gemm"),
+    "gptq-2-bits": partial(make_gptq, scheme="2 bits, groups of 64", bits=2, group_size=64),
 }
 
 if __name__ == "__main__":
