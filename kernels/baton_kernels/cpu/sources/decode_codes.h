@@ -18,23 +18,32 @@ constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   
 template <class Element>
 class Nibbles;
 
+// What the values of 4-bit codes have in common, which saves looking them up.
+enum class Table {
+  kLinear,     // they are whole numbers in order
+  kMirrored,   // the second half is the first one with another sign
+  kAny,
+};
+
 template <>
 class Nibbles<float> {
  public:
-  explicit Nibbles(const float* table) : table_(table) {}
+  explicit Nibbles(const float* table) : table_(table) {
+    bool is_linear = true, is_mirrored = true;
+    for (int code = 0; code < 16; ++code) is_linear &= table[code] == table[0] + float(code);
+    for (int code = 0; code < 8; ++code) is_mirrored &= table[8 + code] == -table[code];
+    kind_ = is_linear ? Table::kLinear : is_mirrored ? Table::kMirrored : Table::kAny;
+  }
 
   void decode(const uint8_t* codes, int64_t n, float* to) const {
-    constexpr int kHalf = kNibbleBlock / 2;
-#if BATON_LANES == 16
-    const Floats values = load(table_);
-    for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
-      for (int part = 0; part < kHalf; part += kLanes) {
-        Codes bytes;
-        std::memcpy(&bytes, codes + part, sizeof bytes);
-        const Ints indices = __builtin_convertvector(bytes, Ints);
-        store(to + i + part, __builtin_shuffle(values, indices));
-        store(to + i + kHalf + part, __builtin_shuffle(values, indices >> 4));
+#if BATON_LANES >= 8
+    with_row([&](const auto& decode_row) {
+      for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf) {
+        Floats columns[kPackedVectors];
+        decode_row(codes, columns);
+        for (int part = 0; part < kPackedVectors; ++part) store(to + i + part * kLanes, columns[part]);
       }
+    });
 #else
     for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
       for (int part = 0; part < kHalf; ++part) {
@@ -44,8 +53,63 @@ class Nibbles<float> {
 #endif
   }
 
+#if BATON_LANES >= 8
+  // Call `use` with what decodes the codes of a panel's row.
+  template <class Use>
+  void with_row(const Use& use) const {
+    if (kLanes == 16 || kind_ == Table::kAny) use(Row<Table::kAny>{load(table_), load(table_ + kLanes % 16)});
+    else if (kind_ == Table::kLinear) use(Row<Table::kLinear>{splat(table_[0]), {}});
+    else use(Row<Table::kMirrored>{load(table_), {}});
+  }
+#endif
+
  private:
+  static constexpr int kHalf = kNibbleBlock / 2;
+
+#if BATON_LANES >= 8
+  template <Table kKind>
+  struct Row {
+    Floats first, second;   // of the table; of a linear one its least value
+
+    void operator()(const uint8_t* codes, Floats* columns) const {
+      static_assert(kNibbleBlock == kPackedPanelWidth);
+      for (int part = 0; part < kPackedVectors / 2; ++part) {
+        const Ints bytes = load_bytes(codes + part * kLanes);
+        columns[part] = value(bytes & 15);
+        columns[kPackedVectors / 2 + part] = value(bytes >> 4);
+      }
+    }
+
+    Floats value(Ints codes) const {
+      if constexpr (kKind == Table::kLinear) {
+        return __builtin_convertvector(codes, Floats) + first;
+      } else {
+#if BATON_LANES == 16
+        return __builtin_shuffle(first, codes);
+#else
+        const Ints upper = codes << 28;   // its sign tells the halves apart
+        const Floats looked_up = permute(first, codes);
+        if constexpr (kKind == Table::kMirrored) return (Floats)((Ints)looked_up ^ (upper & INT32_MIN));
+        return upper < 0 ? permute(second, codes) : looked_up;
+#endif
+      }
+    }
+
+#if BATON_LANES == 8
+    // The lower three bits of a code count.
+    static Floats permute(Floats values, Ints codes) {
+#if defined(__AVX2__)
+      return (Floats)_mm256_permutevar8x32_ps((__m256)values, (__m256i)codes);
+#else
+      return __builtin_shuffle(values, codes);
+#endif
+    }
+#endif
+  };
+#endif
+
   const float* table_;
+  Table kind_;
 };
 
 #if BATON_BFLOAT16_DOT
@@ -104,14 +168,26 @@ class Nibbles<int8_t> {
 inline void decode_bytes(const int8_t* codes, int64_t n, int8_t* to) { std::memcpy(to, codes, n); }
 #endif
 
+inline void decode_bytes(const int8_t* codes, int64_t n, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, __builtin_convertvector(load_bytes(codes + i), Floats));
+  for (; i < n; ++i) to[i] = float(codes[i]);
+}
+
+// The values of a vector of 8-bit floats. Their bits are those of floats that are 2^120 times smaller, so that one
+// multiplication gives all of them, subnormal ones, which are rare among weights, included.
+inline Floats load_weights(const E4m3* from) {
+  constexpr int32_t kDropped = Float8<E4m3>::kDropped, kMagnitude = 0x7f << kDropped;
+  const Ints bits = load_bytes(reinterpret_cast<const int8_t*>(from)) << kDropped & (INT32_MIN | kMagnitude);
+  const Floats value = (Floats)bits * 0x1p120f;
+  return (Floats)((Ints)value | (((bits & kMagnitude) == kMagnitude) & 0x7f800000));   // NaN
+}
+
 template <class Element>
-void decode_bytes(const int8_t* codes, int64_t n, Element* to) {
-  alignas(64) float values[64];
-  for (int64_t i = 0; i < n; i += 64) {
-    const int64_t count = std::min<int64_t>(64, n - i);
-    for (int64_t j = 0; j < count; ++j) values[j] = float(codes[i + j]);
-    copy_row(values, to + i, count);
-  }
+void decode_floats(const E4m3* codes, int64_t n, Element* to) {
+  if constexpr (std::is_same_v<Element, float>)
+    for (int64_t i = 0; i < n; i += kLanes) store(to + i, load_weights(codes + i));
+  else copy_row(codes, to, n);
 }
 
 // Decode `n` codes from number `at` of the weight on, and prefetch those that come later.
@@ -123,7 +199,7 @@ void decode(const QuantizedLinearArgs& args, const Nibbles<Element>& nibbles, in
   for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(next + i);
   if (args.element == kNibbles) nibbles.decode(codes + at / 2, n, to);
   else if (args.element == kIntegers) decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
-  else if constexpr (!std::is_same_v<Element, int8_t>) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
+  else if constexpr (!std::is_same_v<Element, int8_t>) decode_floats(reinterpret_cast<const E4m3*>(codes) + at, n, to);
 }
 
 }  // namespace baton

@@ -49,9 +49,7 @@ struct Float8 {
 template <class Format, class = std::enable_if_t<kIsFloat8<Format>>>
 inline Floats load(const Format* from) {
   using F = Float8<Format>;
-  Codes codes;
-  std::memcpy(&codes, from, sizeof codes);
-  const Ints code = __builtin_convertvector(codes, Ints), magnitude = code & 0x7f;
+  const Ints code = load_bytes(reinterpret_cast<const uint8_t*>(from)), magnitude = code & 0x7f;
   const Ints bits = (magnitude << F::kDropped) + (F::kRebias << 23);
   const Floats normal = (Floats)bits;
   const Floats finite = magnitude < (1 << Format::kMantissaBits)

@@ -18,7 +18,8 @@
 namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
-constexpr int64_t kStepOperands = 16;      // rows of a decoded panel that few rows of x take at a time: a tile of AMX
+// Rows of a decoded panel that few rows of x take at a time: a tile of AMX, or as many as narrow panels have in 4 KiB.
+constexpr int64_t kStepOperands = kLanes == 16 ? 16 : 64;
 constexpr int64_t kQuantizedRows = 192;    // most rows that share a pass over a panel
 constexpr int64_t kQuantizedBytes = 512 << 10;   // more bytes of x are passes of half as many rows: they share the second cache
 
@@ -174,6 +175,9 @@ class QuantizedPanel {
     const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
     const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
     const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
+    if constexpr (std::is_same_v<Number, float> && kLanes >= 8) {
+      if (num_rows_ == 1) return multiply_row(x, n, at * kWidth);
+    }
     product_.begin(rows, size, sums_);
     for (int64_t j = 0; j < size; j += kStepOperands) {
       const int64_t count = std::min(kStepOperands, size - j);
@@ -183,6 +187,36 @@ class QuantizedPanel {
       product_.add({x + j * kDepth, args_.x_stride, weights, count}, sums_);
     }
     product_.end(sums_);
+  }
+
+  // Sum the products of one row with a chunk, whose codes are decoded in registers: the same numbers in the same order.
+  void multiply_row(const float* x, int64_t n, int64_t at) {
+    const auto* codes = static_cast<const uint8_t*>(args_.codes) + (args_.element == kNibbles ? at / 2 : at);
+    if (args_.element == kNibbles)
+      nibbles_.with_row([&](const auto& decode_row) { sum_products<kWidth / 2>(x, n, codes, decode_row); });
+    else if (args_.element == kIntegers)
+      sum_products<kWidth>(x, n, codes, [](const uint8_t* from, Floats* columns) {
+        for (int i = 0; i < kPackedVectors; ++i)
+          columns[i] = __builtin_convertvector(load_bytes(reinterpret_cast<const int8_t*>(from) + i * kLanes), Floats);
+      });
+    else
+      sum_products<kWidth>(x, n, codes, [](const uint8_t* from, Floats* columns) {
+        const auto* floats = reinterpret_cast<const E4m3*>(from);
+        for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_weights(floats + i * kLanes);
+      });
+  }
+
+  // `decode_row` reads the codes of an input, `kBytes`, into the vectors of a panel.
+  template <int64_t kBytes, class DecodeRow>
+  void sum_products(const float* x, int64_t n, const uint8_t* codes, const DecodeRow& decode_row) {
+    Floats sums[kPackedVectors]{};
+    for (int64_t k = 0; k < n; ++k, codes += kBytes) {
+      __builtin_prefetch(codes + kCodesAhead);
+      Floats columns[kPackedVectors];
+      decode_row(codes, columns);
+      for (int i = 0; i < kPackedVectors; ++i) sums[i] += splat(x[k]) * columns[i];
+    }
+    for (int i = 0; i < kPackedVectors; ++i) store(sums_ + i * kLanes, sums[i]);
   }
 
   void add_scaled(int64_t chunk, int64_t row, int64_t rows) {

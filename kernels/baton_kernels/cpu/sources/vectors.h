@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -40,6 +41,20 @@ inline Floats load(const Bfloat16* from) {
   Halves x;
   std::memcpy(&x, from, sizeof x);
   return (Floats)(__builtin_convertvector(x, Words) << 16);
+}
+
+// Bytes as integers. The compiler's own conversion may take them one by one.
+template <class Byte>
+inline Ints load_bytes(const Byte* from) {
+  static_assert(sizeof(Byte) == 1);
+#if BATON_LANES == 8 && defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return (Ints)(std::is_signed_v<Byte> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+#else
+  Byte bytes __attribute__((vector_size(kLanes)));
+  std::memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(bytes, Ints);
+#endif
 }
 
 inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
