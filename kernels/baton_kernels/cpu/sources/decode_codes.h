@@ -20,6 +20,7 @@ class Nibbles;
 
 // What the values of 4-bit codes have in common, which saves looking them up.
 enum class Table {
+  kCodes,      // they are the codes themselves
   kLinear,     // they are whole numbers in order
   kMirrored,   // the second half is the first one with another sign
   kAny,
@@ -32,7 +33,8 @@ class Nibbles<float> {
     bool is_linear = true, is_mirrored = true;
     for (int code = 0; code < 16; ++code) is_linear &= table[code] == table[0] + float(code);
     for (int code = 0; code < 8; ++code) is_mirrored &= table[8 + code] == -table[code];
-    kind_ = is_linear ? Table::kLinear : is_mirrored ? Table::kMirrored : Table::kAny;
+    if (is_linear) kind_ = table[0] == 0 ? Table::kCodes : Table::kLinear;
+    else kind_ = is_mirrored ? Table::kMirrored : Table::kAny;
   }
 
   void decode(const uint8_t* codes, int64_t n, float* to) const {
@@ -58,6 +60,7 @@ class Nibbles<float> {
   template <class Use>
   void with_row(const Use& use) const {
     if (kLanes == 16 || kind_ == Table::kAny) use(Row<Table::kAny>{load(table_), load(table_ + kLanes % 16)});
+    else if (kind_ == Table::kCodes) use(Row<Table::kCodes>{});
     else if (kind_ == Table::kLinear) use(Row<Table::kLinear>{splat(table_[0]), {}});
     else use(Row<Table::kMirrored>{load(table_), {}});
   }
@@ -81,7 +84,9 @@ class Nibbles<float> {
     }
 
     Floats value(Ints codes) const {
-      if constexpr (kKind == Table::kLinear) {
+      if constexpr (kKind == Table::kCodes) {
+        return __builtin_convertvector(codes, Floats);
+      } else if constexpr (kKind == Table::kLinear) {
         return __builtin_convertvector(codes, Floats) + first;
       } else {
 #if BATON_LANES == 16

@@ -37,17 +37,26 @@ inline Floats load(const float* from) {
   return x;
 }
 
-inline Floats load(const Bfloat16* from) {
-  Halves x;
-  std::memcpy(&x, from, sizeof x);
-  return (Floats)(__builtin_convertvector(x, Words) << 16);
+// Numbers of 16 and of 8 bits as integers. The compiler's own conversions take them in parts, or one by one.
+inline Words load_halves(const uint16_t* from) {
+#if BATON_LANES == 16 && defined(__AVX512F__)
+  return (Words)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif BATON_LANES == 8 && defined(__AVX2__)
+  return (Words)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return __builtin_convertvector(halves, Words);
+#endif
 }
 
-// Bytes as integers. The compiler's own conversion may take them one by one.
 template <class Byte>
 inline Ints load_bytes(const Byte* from) {
   static_assert(sizeof(Byte) == 1);
-#if BATON_LANES == 8 && defined(__AVX2__)
+#if BATON_LANES == 16 && defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Ints)(std::is_signed_v<Byte> ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
+#elif BATON_LANES == 8 && defined(__AVX2__)
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
   return (Ints)(std::is_signed_v<Byte> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 #else
@@ -56,6 +65,8 @@ inline Ints load_bytes(const Byte* from) {
   return __builtin_convertvector(bytes, Ints);
 #endif
 }
+
+inline Floats load(const Bfloat16* from) { return (Floats)(load_halves(from) << 16); }
 
 inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
 
