@@ -60,7 +60,7 @@ def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     ("text", "said"),
     [
         ("dcp-comm-backend: a2a", "{path}: dcp-comm-backend is 'a2a'; allowed: None (a worker's ranks are"),
-        ("fully-sharded-loras: true", "{path}: fully-sharded-loras is True; allowed: False (each rank"),
+        ("enable-dbo: true", "{path}: enable-dbo is True; allowed: False (a worker's ranks are"),
         (
             "no-use-tqdm-on-load: false\nprompt-adapters: [a]",
             "{path}: prompt-adapters is ['a']; allowed: None",
