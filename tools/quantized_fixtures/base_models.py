@@ -57,6 +57,17 @@ def make_llama(intermediate_size: int = 256, **overrides: Any) -> PreTrainedMode
     return _seeded(lambda: LlamaForCausalLM(config))
 
 
+def make_biased_llama() -> PreTrainedModel:
+    """Return a Llama in bf16 of odd sizes, with biases and a head of its own."""
+    sizes = {"vocab_size": 131, "hidden_size": 160, "num_attention_heads": 5, "num_key_value_heads": 1}
+    biases = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
+    model = make_llama(224, **sizes, **biases)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
 def make_qwen3_moe(**overrides: Any) -> PreTrainedModel:
     """Return a Qwen3-MoE in bf16 with one layer of four experts [128, 128], two for a token.
 

@@ -11,29 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import torch
-from transformers import PreTrainedModel
-
-from tools.quantized_fixtures.base_models import make_llama
+from tools.quantized_fixtures.base_models import make_biased_llama
 from tools.quantized_fixtures.fixture import produce
 from tools.quantized_fixtures.gptq_model import make_gptq
-
-
-def _make_model() -> PreTrainedModel:
-    sizes = {"vocab_size": 131, "hidden_size": 160, "num_attention_heads": 5, "num_key_value_heads": 1}
-    biases = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
-    model = make_llama(224, **sizes, **biases)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.1)
-    return model
-
 
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "gptq-older": partial(
         make_gptq,
         scheme="4 bits, groups of 32, asymmetric, desc_act",
-        make=_make_model,
+        make=make_biased_llama,
         group_size=32,
         sym=False,
         desc_act=True,

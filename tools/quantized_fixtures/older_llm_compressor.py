@@ -16,7 +16,7 @@ from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import GPTQModifier
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_tokenizer
+from tools.quantized_fixtures.base_models import calibration_ids, make_biased_llama, make_tokenizer
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 WEIGHTS: Final = {
@@ -30,12 +30,7 @@ WEIGHTS: Final = {
 
 
 def _make(folder: Path) -> None:
-    sizes = {"vocab_size": 131, "hidden_size": 160, "num_attention_heads": 5, "num_key_value_heads": 1}
-    biases = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}
-    model = make_llama(224, **sizes, **biases)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.1)
+    model = make_biased_llama()
     ids, tokenizer = calibration_ids(16, 64).tolist(), make_tokenizer()
     with tempfile.TemporaryDirectory() as unquantized:
         model.save_pretrained(unquantized)

@@ -129,10 +129,10 @@ class GraphReplay:
         own = _storages((args, kwargs))
         written = [not _storages(leaf) & own for leaf in results]
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:
-            again: Callable[[], object] = partial(_compute_again, operator, args, kwargs, result, written)
             if isinstance(result, Tensor):
-                again = partial(_copy_again, operator, args, kwargs, result)
-            self._add(again)
+                self._add(partial(_copy_again, operator, args, kwargs, result))
+            else:
+                self._add(partial(_compute_again, operator, args, kwargs, result, written))
 
     def _add(self, replay: Callable[[], object]) -> None:
         self._end_run()

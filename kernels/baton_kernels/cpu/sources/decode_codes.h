@@ -59,7 +59,9 @@ class Nibbles<float> {
   // Call `use` with what decodes the codes of a panel's row.
   template <class Use>
   void with_row(const Use& use) const {
-    if (kLanes == 16 || kind_ == Table::kAny) use(Row<Table::kAny>{load(table_), load(table_ + kLanes % 16)});
+    constexpr bool kHoldsTable = kLanes == 16;   // one vector does, so that each look-up is one instruction
+    if (kHoldsTable) use(Row<Table::kAny>{load(table_), {}});
+    else if (kind_ == Table::kAny) use(Row<Table::kAny>{load(table_), load(table_ + kLanes)});
     else if (kind_ == Table::kCodes) use(Row<Table::kCodes>{});
     else if (kind_ == Table::kLinear) use(Row<Table::kLinear>{splat(table_[0]), {}});
     else use(Row<Table::kMirrored>{load(table_), {}});
@@ -103,11 +105,7 @@ class Nibbles<float> {
 #if BATON_LANES == 8
     // The lower three bits of a code count.
     static Floats permute(Floats values, Ints codes) {
-#if defined(__AVX2__)
       return (Floats)_mm256_permutevar8x32_ps((__m256)values, (__m256i)codes);
-#else
-      return __builtin_shuffle(values, codes);
-#endif
     }
 #endif
   };
