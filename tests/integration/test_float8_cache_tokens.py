@@ -17,6 +17,7 @@ from baton_engine.loading import load_model
 from tests.models import make_model, make_prompt
 from tests.quantized_reference import FIXTURES, copy_with_tokenizer
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+from tests.tiers import exhaustive
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=16, ignore_eos=True)
 SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32, kv_cache_dtype="fp8")
@@ -50,7 +51,7 @@ def tokens_of(folder: Path, backend: Backend | None, shape: Shape = SHAPE) -> li
 
 
 @pytest.mark.parametrize("kv_cache_dtype", ["fp8", "fp8_e5m2"])
-@pytest.mark.parametrize("backend", ["in_process", "shared_memory", "tcp"])
+@pytest.mark.parametrize("backend", ["shared_memory", exhaustive("in_process"), exhaustive("tcp")])
 def test_tokens_are_the_same_cached_and_split(folder: Path, backend: Backend, kv_cache_dtype: str) -> None:
     shape = replace(SHAPE, kv_cache_dtype=kv_cache_dtype)
     together = tokens_of(folder, None, shape)

@@ -14,6 +14,7 @@ from baton import LLM
 from tests.integration.tiny_llm import PROMPT, greedy
 from tests.models import make_model
 from tests.registered_model import ARCHITECTURE
+from tests.tiers import exhaustive
 
 ROOT = Path(__file__).parents[2]
 GENERATES = """
@@ -28,6 +29,7 @@ with LLM(sys.argv[1], kv_cache_memory_bytes=4 << 20, **eval(sys.argv[2])) as llm
 LOADS = """
 from baton import ModelRegistry
 from baton.processes.plugins import load_plugins
+from tests.tiers import exhaustive
 
 load_plugins()
 load_plugins()
@@ -81,9 +83,9 @@ def test_a_model_of_a_plugin_runs_here_and_in_workers(folder: Path, llama_token:
 @pytest.mark.parametrize(
     ("group", "chosen", "is_called"),
     [
-        ("baton.plugins", {}, True),
+        exhaustive("baton.plugins", {}, True),
         ("vllm.general_plugins", {"VLLM_PLUGINS": "a,shifted"}, True),
-        ("baton.plugins", {"VLLM_PLUGINS": ""}, False),
+        exhaustive("baton.plugins", {"VLLM_PLUGINS": ""}, False),
     ],
 )
 def test_plugins_of_both_groups_are_called_unless_others_are_chosen(

@@ -19,6 +19,7 @@ from tests.integration.router_cluster import MODEL, serving
 from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import made
 from tests.redis_server import RedisServer, needs_redis, redis_server
+from tests.tiers import exhaustive
 
 NUM_ROUNDS: Final = 12
 WITHIN_S: Final = 20.0
@@ -67,7 +68,7 @@ async def asked(redis: RedisServer, expected: list[list[int]]) -> AsyncIterator[
 
 
 @needs_redis
-@pytest.mark.parametrize("spoil", [fill_with_junk, flush], ids=["junk", "flushes"])
+@pytest.mark.parametrize("spoil", [fill_with_junk, exhaustive(flush)], ids=["junk", "flushes"])
 def test_a_redis_that_a_stranger_spoils_changes_and_loses_no_answer(spoil: Any, tmp_path: Path) -> None:
     llm = LLM(str(MODEL), dtype="float32", block_size=32)
     expected = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]

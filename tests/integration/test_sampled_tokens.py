@@ -20,6 +20,7 @@ from tests.models import make_model, make_prompt
 from tests.reference import Job, Reference
 from tests.sim.checks import check_finished
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+from tests.tiers import one_in
 
 BACKENDS = [None, "in_process", "shared_memory"]
 FILTERS = (
@@ -89,7 +90,7 @@ def make_spec(request_id: str, prompt: list[int], params: SamplingParams) -> Req
     return RequestSpec(request_id=request_id, prompt_token_ids=tuple(prompt), params=params)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", one_in(2, BACKENDS))
 def test_sampled_tokens_are_those_of_the_rule(backend: Backend | None, case: Case) -> None:
     with TorchCluster(case.folder, backend, shape_for(backend)) as cluster:
         ends = cluster.serve_jobs(case.sampled)
@@ -124,7 +125,7 @@ def test_a_crowd_has_its_tokens(case: Case) -> None:
         cluster.serve_jobs(case.crowd)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", one_in(2, BACKENDS))
 def test_cancelled_neighbours_change_no_token(backend: Backend | None, case: Case) -> None:
     rng = Random(3)
     cancelled = {job.spec.request_id for job in rng.sample(case.crowd, len(case.crowd) // 3)}

@@ -22,6 +22,7 @@ from tests.integration.http_router import chunks_of
 from tests.integration.router_cluster import ANSWER, MODEL, PROMPT, TEXT, run
 from tests.integration.scripted_worker import ScriptedWorker
 from tests.silent_connections import NUM_DESCRIPTORS, NUM_SILENT, many_descriptors, silent_connections
+from tests.tiers import exhaustive
 
 MAX_LOG_BYTES = 16_000
 MAX_GROWTH_BYTES = 64 * 2**20
@@ -71,7 +72,7 @@ async def router_process(folder: Path, ulimit: str) -> AsyncIterator[RouterProce
         await process.wait()
 
 
-@pytest.mark.parametrize("ulimit", ["-Sn", "-n"], ids=["soft", "hard"])
+@pytest.mark.parametrize("ulimit", ["-Sn", exhaustive("-n")], ids=["soft", "hard"])
 def test_health_and_streams_go_on_beside_silent_connections(ulimit: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=2)
@@ -108,7 +109,9 @@ def test_health_and_streams_go_on_beside_silent_connections(ulimit: str, tmp_pat
     run(scenario())
 
 
-@pytest.mark.parametrize("garbage", [b"\0\r\n\r\n", b"GET / HTTP/9\r\n\r\n"], ids=["bytes", "version"])
+@pytest.mark.parametrize(
+    "garbage", [b"\0\r\n\r\n", exhaustive(b"GET / HTTP/9\r\n\r\n")], ids=["bytes", "version"]
+)
 def test_what_strangers_send_is_logged_in_moderation(garbage: bytes, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with router_process(tmp_path, "-Sn") as router:

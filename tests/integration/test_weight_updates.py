@@ -26,6 +26,7 @@ from tests.integration.router_cluster import MODEL, serving
 from tests.integration.scripted_worker import until
 from tests.integration.weight_versions import NUM_TOKENS, PROMPTS, answers_of, write_version
 from tests.integration.worker_cluster import Gate, working
+from tests.tiers import exhaustive
 
 WITHIN_S = 240.0
 FLEETS = {
@@ -130,7 +131,9 @@ def test_every_answer_under_load_is_of_one_version(new: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.parametrize(
+    "name", [exhaustive("mixed alone"), exhaustive("prefill and decode"), "prefill, decode and mixed"]
+)
 def test_what_runs_ends_on_the_old_version_and_what_waits_begins_on_the_new_one(name: str, new: Path) -> None:
     async def scenario() -> None:
         gate = Gate()

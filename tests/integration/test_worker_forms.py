@@ -20,6 +20,7 @@ from tests.e2e.calls import answer, draw_prompt
 from tests.integration.router_cluster import run
 from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import Said, routing, working
+from tests.tiers import exhaustive
 
 FORM = SamplingParams(
     seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(regex="(yes|no)( (yes|no)){2}")
@@ -110,7 +111,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing(said: Said) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("setting", ["xgrammar", "guidance"])
+@pytest.mark.parametrize("setting", ["xgrammar", exhaustive("guidance")])
 def test_the_router_chooses_for_both_workers_which_library_compiles_a_form(said: Said, setting: str) -> None:
     at_p, at_d = HeldForms(), HeldForms()
 

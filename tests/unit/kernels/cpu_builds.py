@@ -14,8 +14,6 @@ from baton_kernels.cpu.variants import EMULATED, VARIANTS, CpuVariant, cpu_flags
 BUILDS: Final = (*VARIANTS, *EMULATED)
 EMULATED_AMX: Final = EMULATED[0]
 """The build with all paths of the sources: tiles, pairs of bfloat16, vectors of 16 numbers."""
-QUICKLY: Final = ("-O1",)
-"""Emulated builds are for tests alone: compiling them as the others takes four times as long."""
 
 builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
 
@@ -38,4 +36,4 @@ def _native(variant: CpuVariant) -> CpuVariant:
 
 @cache
 def _load(variant: CpuVariant) -> CpuLibrary:
-    return CpuLibrary(build(variant, extra_flags=QUICKLY if variant in EMULATED else ()), variant)
+    return CpuLibrary(build(variant), variant)
