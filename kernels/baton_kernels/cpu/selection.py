@@ -16,6 +16,7 @@ from baton_kernels.cpu.build import BuildError, BuildTimeoutError, build
 from baton_kernels.cpu.copy import CpuCopy
 from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.onednn import multiplies_bfloat16
 from baton_kernels.cpu.sampling import CpuSampling
 from baton_kernels.cpu.variants import (
     AUTO,
@@ -42,6 +43,8 @@ def select_cpu_kernels(dtype: torch.dtype, cpu_kernels: str = AUTO) -> Kernels:
     """
     library = load_build(cpu_kernels)
     if library is None:
+        if dtype == torch.bfloat16 and not multiplies_bfloat16():
+            logger.warning("torch emulates bfloat16 on this CPU, prompts above all; dtype=float32 is faster")
         return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=TorchSampling())
     if dtype not in DTYPES:
         return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=CpuSampling(library))

@@ -22,6 +22,7 @@ from baton_kernels.cpu.variants import (
     AVX512,
     AVX512_BF16,
     PLAIN,
+    TORCH,
     VARIANTS,
     CpuKernelsError,
     CpuVariant,
@@ -168,6 +169,17 @@ def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
         "no C++ kernels on this CPU, torch is slower: no C++ compiler found; "
         "allowed: $CXX or one of c++, g++, clang++ on the path"
     ]
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+def test_bfloat16_that_torch_only_emulates_is_told(
+    multiplies: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cpu_selection, "multiplies_bfloat16", lambda: multiplies)
+    for dtype in (torch.bfloat16, torch.float32):
+        cpu_selection.select_cpu_kernels(dtype, TORCH)
+    told = "torch emulates bfloat16 on this CPU, prompts above all; dtype=float32 is faster"
+    assert caplog.messages.count(told) == (0 if multiplies else 1)
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
