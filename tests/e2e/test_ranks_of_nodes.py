@@ -95,6 +95,7 @@ def test_a_machine_with_another_model_is_refused_before_it_reads_weights(folder:
         require_same_model(structs.replace(start, description=other))
 
 
+@pytest.mark.exhaustive
 def test_prefill_and_decode_workers_over_two_machines_hand_prompts_over(folder: Path, tmp_path: Path) -> None:
     with LLM.from_engine_args(tiny_args(folder)) as llm:
         (expected,) = llm.generate([PROMPT], greedy(12), use_tqdm=False)
