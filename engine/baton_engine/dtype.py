@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from baton_core.errors import InvalidConfigError
+from baton_kernels.cpu.selection import is_fast_in_bfloat16
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ BFLOAT16_CAPABILITY: Final = (8, 0)
 def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torch.dtype:
     """Return the dtype for `requested` (one of ALLOWED) and that of the checkpoint.
 
-    "auto" is the checkpoint's; on a CPU, whose kernels have no float16, bfloat16 for it. A log line says so.
+    "auto" is the checkpoint's; on a CPU, whose kernels have no float16, bfloat16 for it, and float32 instead
+    of bfloat16 where that is slow. A log line says so.
 
     Raises:
         InvalidConfigError: `requested` is none of ALLOWED, or the device does not compute in it.
@@ -36,12 +38,14 @@ def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torc
     if requested not in ALLOWED:
         raise InvalidConfigError(f"dtype is {requested!r}; allowed: {', '.join(ALLOWED)}")
     name = _ALIASES.get(requested, requested)
-    chosen = checkpoint if name == "auto" else name
-    if (name, chosen, device.type) == ("auto", "float16", "cpu"):
-        chosen = "bfloat16"
-        logger.info("weights are float16; computing in bfloat16, as no kernel for CPUs has float16")
+    chosen = _automatic(checkpoint, device) if name == "auto" else name
     _require_on_device(chosen, requested, device)
-    if (chosen, device.type) == ("float16", "cpu"):
+    if chosen != checkpoint and name == "auto":
+        logger.info(
+            "weights are %s; computing in %s, which this CPU's kernels have; dtype=%s is slower here",
+            *(checkpoint, chosen, checkpoint),
+        )
+    elif (chosen, device.type) == ("float16", "cpu"):
         logger.warning("float16 on a CPU is computed by torch, slower than other dtypes by Baton's kernels")
     return _TYPES[chosen]
 
@@ -63,6 +67,12 @@ def resolve_cache_dtype(requested: str, dtype: torch.dtype, device: torch.device
     if chosen == torch.float8_e5m2 and device.type == "cuda":
         raise InvalidConfigError(f"kv_cache_dtype is {requested!r}; allowed on a GPU: auto, fp8, fp8_e4m3")
     return chosen
+
+
+def _automatic(checkpoint: str, device: torch.device) -> str:
+    if checkpoint == "float32" or device.type != "cpu":
+        return checkpoint
+    return "bfloat16" if is_fast_in_bfloat16() else "float32"
 
 
 def _require_on_device(chosen: str, requested: str, device: torch.device) -> None:

@@ -29,7 +29,6 @@ with LLM(sys.argv[1], kv_cache_memory_bytes=4 << 20, **eval(sys.argv[2])) as llm
 LOADS = """
 from baton import ModelRegistry
 from baton.processes.plugins import load_plugins
-from tests.tiers import exhaustive
 
 load_plugins()
 load_plugins()

@@ -117,7 +117,7 @@ class EngineArgs(
     dtype: str = arg(
         str,
         "auto",
-        "dtype to compute in; auto: the checkpoint's, on a CPU bfloat16 for float16",
+        "dtype to compute in; auto: the checkpoint's, or on a CPU what its kernels are fast in",
         choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
     kv_cache_dtype: str = arg(

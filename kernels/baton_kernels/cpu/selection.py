@@ -20,6 +20,7 @@ from baton_kernels.cpu.onednn import multiplies_bfloat16
 from baton_kernels.cpu.sampling import CpuSampling
 from baton_kernels.cpu.variants import (
     AUTO,
+    AVX2,
     TORCH,
     CpuKernelsError,
     CpuVariant,
@@ -54,6 +55,11 @@ def select_cpu_kernels(dtype: torch.dtype, cpu_kernels: str = AUTO) -> Kernels:
         layers=CpuLayers(library),
         sampling=CpuSampling(library),
     )
+
+
+def is_fast_in_bfloat16() -> bool:
+    """Say whether this CPU multiplies bfloat16, or has vectors in which C++ kernels widen it at no cost."""
+    return multiplies_bfloat16() or AVX2.needs <= cpu_flags()
 
 
 def select_copy(cpu_kernels: str = AUTO) -> CpuCopy | None:

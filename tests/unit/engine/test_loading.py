@@ -12,6 +12,7 @@ import torch
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_engine import dtype
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
@@ -153,22 +154,26 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "checkpoint", "expected"),
+    ("requested", "checkpoint", "is_fast", "expected"),
     [
-        ("auto", "float32", torch.float32),
-        ("auto", "bfloat16", torch.bfloat16),
-        ("auto", "float16", torch.bfloat16),
-        ("bfloat16", "float32", torch.bfloat16),
-        ("float32", "bfloat16", torch.float32),
+        ("auto", "float32", True, torch.float32),
+        ("auto", "bfloat16", True, torch.bfloat16),
+        ("auto", "float16", True, torch.bfloat16),
+        ("auto", "bfloat16", False, torch.float32),
+        ("auto", "float16", False, torch.float32),
+        ("bfloat16", "float32", False, torch.bfloat16),
+        ("float32", "bfloat16", True, torch.float32),
     ],
 )
-def test_element_types_on_a_cpu_follow_the_checkpoint(
-    requested: str, checkpoint: str, expected: torch.dtype
+def test_element_types_follow_the_checkpoint_and_the_cpu(
+    requested: str, checkpoint: str, is_fast: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dtype, "is_fast_in_bfloat16", lambda: is_fast)
     assert resolve_dtype(requested, checkpoint, CPU) == expected
 
 
-def test_a_gpu_keeps_the_checkpoints_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_keeps_the_checkpoints_type_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtype, "is_fast_in_bfloat16", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert resolve_dtype("auto", "bfloat16", GPU) == torch.bfloat16
     assert resolve_dtype("auto", "float16", GPU) == torch.float16
@@ -209,10 +214,15 @@ def test_a_device_that_torch_cannot_use_is_refused(monkeypatch: pytest.MonkeyPat
         load_runner(EngineSettings(model="m", device="tpu"))
 
 
-def test_a_changed_element_type_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_element_type_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtype, "is_fast_in_bfloat16", lambda: False)
     with caplog.at_level(logging.INFO):
         for checkpoint in ("bfloat16", "float16", "float32"):
             resolve_dtype("auto", checkpoint, CPU)
     assert caplog.messages == [
-        "weights are float16; computing in bfloat16, as no kernel for CPUs has float16"
+        f"weights are {name}; computing in float32, which this CPU's kernels have; dtype={name} is "
+        "slower here"
+        for name in ("bfloat16", "float16")
     ]

@@ -171,6 +171,18 @@ def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
     ]
 
 
+@pytest.mark.parametrize(
+    ("multiplies", "flags", "expected"),
+    [(False, PLAIN.needs, False), (False, AVX2.needs, True), (True, PLAIN.needs, True)],
+)
+def test_bfloat16_is_fast_with_vectors_or_products_of_it(
+    multiplies: bool, flags: frozenset[str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_selection, "multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: flags)
+    assert cpu_selection.is_fast_in_bfloat16() is expected
+
+
 @pytest.mark.parametrize("multiplies", [False, True])
 def test_bfloat16_that_torch_only_emulates_is_told(
     multiplies: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
