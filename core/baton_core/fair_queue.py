@@ -9,13 +9,16 @@ Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 MAX_MISSES: Final = 8
-"""Number of requests without room after which a dispatch round ends."""
+"""Number of requests without room after which a dispatch round tries only smaller ones."""
+MAX_SKIPPED: Final = 64
+"""Number of requests that a round may then leave untried."""
 MAX_PASSED: Final = 64
 """Maximum number of requests that may pass one without room; then the round ends at that one."""
 
@@ -105,20 +108,25 @@ class FairQueue:
     def dispatch(self) -> Iterator[str]:
         """Yield the requests to place, in order.
 
-        Before the next one, the caller takes or drops the last one unless it has no room. A round ends
-        after `MAX_MISSES` without room, and at one that `MAX_PASSED` others have passed.
+        Before the next one, the caller takes or drops the last one unless it has no room. After `MAX_MISSES`
+        without room a round tries only requests smaller than all of these, and leaves out `MAX_SKIPPED` others
+        at most. It ends at a request that `MAX_PASSED` others have passed.
         """
-        missed: list[_Waiting] = []
+        left: list[_Waiting] = []
+        num_misses, smallest = 0, sys.maxsize
         for entry in self._in_order():
-            num_taken = self._num_taken
-            yield entry.request_id
-            if entry.request_id not in self._waiting:
-                for other in missed:
-                    other.num_passed += self._num_taken - num_taken
-            elif len(missed) + 1 == MAX_MISSES or entry.num_passed >= MAX_PASSED:
+            if num_misses < MAX_MISSES or entry.num_tokens < smallest:
+                num_taken = self._num_taken
+                yield entry.request_id
+                if entry.request_id not in self._waiting:
+                    for other in left:
+                        other.num_passed += self._num_taken - num_taken
+                    continue
+                num_misses += 1
+                smallest = min(smallest, entry.num_tokens)
+            left.append(entry)
+            if entry.num_passed >= MAX_PASSED or len(left) - num_misses > MAX_SKIPPED:
                 return
-            else:
-                missed.append(entry)
 
     def num_tokens_ahead(self, request_id: str) -> int:
         """Return the tokens of requests before this one, if no other joins and all find room."""

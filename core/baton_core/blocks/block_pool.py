@@ -165,18 +165,18 @@ class BlockPool:
         """Free the blocks that nobody refers to, content and all; returns how many there were."""
         num_cached = len(self._lru)
         while self._lru:
-            self._evict()
+            self._evict(next(iter(self._lru)))
         if num_cached and not len(self.cache):
             self.cache.mark_cleared()
         return num_cached
 
     def forget(self, block_ids: Iterable[int]) -> None:
-        """Let nobody else find these blocks in use, whose content is not to be trusted; they are free
-        afterwards.
-        """
+        """Let nobody find these blocks, whose content is not to be trusted; they are free once unused."""
         for block_id in block_ids:
-            assert self._num_seq_refs[block_id] > 0, f"block {block_id} has no sequence reference"
-            self.cache.remove(block_id)
+            if block_id in self._lru:
+                self._evict(block_id)
+            else:
+                self.cache.remove(block_id)
 
     # --- leases ---
 
@@ -273,7 +273,7 @@ class BlockPool:
 
     def _take(self, how: BlockInput) -> int:
         if not self._free:
-            self._evict()
+            self._evict(next(iter(self._lru)))
         block_id = self._free.popleft()
         self._apply(block_id, how)
         self._generations[block_id] += 1
@@ -281,8 +281,8 @@ class BlockPool:
             self._num_seq_refs[block_id] = 1
         return block_id
 
-    def _evict(self) -> None:
-        block_id, _ = self._lru.popitem(last=False)
+    def _evict(self, block_id: int) -> None:
+        del self._lru[block_id]
         self.cache.remove(block_id)
         self._apply(block_id, BlockInput.EVICT)
         self._free.append(block_id)

@@ -7,7 +7,7 @@ from typing import Final
 ATTEMPT_MARK: Final = "\t"
 """Separator of a request's name and its router's suffix for workers; no client's name contains it."""
 
-PROBE_MARK: Final = "pair-check:"
+PROBE_MARK: Final = f"pair-check{ATTEMPT_MARK}"
 """Prefix of the names of these requests."""
 
 

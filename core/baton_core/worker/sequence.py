@@ -313,3 +313,8 @@ def _logprobs_spec(params: SamplingParams) -> LogprobsSpec | None:
 
 def _prompt_logprobs_spec(params: SamplingParams) -> LogprobsSpec | None:
     return None if params.prompt_logprobs is None else LogprobsSpec(num_top=params.prompt_logprobs)
+
+
+def order_of(seq: Sequence) -> tuple[int, float, str, int]:
+    """Return the key by which sequences are served: by priority, then by arrival."""
+    return (seq.priority, seq.arrival_s, seq.seq_id.request_id, seq.seq_id.index)

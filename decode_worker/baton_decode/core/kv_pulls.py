@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from baton_core.blocks.block_pool import BlockPool, BlockState
+from baton_core.errors import OverloadedError
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import NO_BLOCK, Place
@@ -108,21 +109,24 @@ class KvPulls:
         return transfer.request_id if transfer else ""
 
     def reserve(
-        self, now: float, seq: Sequence, source: KVSource, held: Mapping[int, int]
-    ) -> list[WorkerEffect] | None:
-        """Take the prompt's blocks and start pulling those that are not here; None if they do not fit.
+        self, now: float, seq: Sequence, source: KVSource, held: Mapping[int, int], *, is_producing: bool
+    ) -> list[WorkerEffect]:
+        """Take the prompt's blocks and start pulling those that are not here.
 
-        At most half of the pool may be reserved; one request alone may take more. A prompt whose source is
-        this worker itself takes the blocks that are `held` for it, by their places, and pulls nothing.
+        At most half of the pool may be reserved; one request alone may take more, unless this worker computes
+        prompts that others pull: two such workers could wait for each other's blocks. A prompt whose source
+        is this worker itself takes the blocks that are `held` for it, by their places, and pulls nothing.
+
+        Raises:
+            OverloadedError: the blocks do not fit now.
         """
         is_own = source.worker_id == self._worker_id
         places = self._paging.prompt_places(seq.num_initial_tokens)
         is_over_half = self.num_reserved_blocks + len(places) > self._pool.num_blocks // 2
-        if is_over_half and self._reservations and not is_own:
-            return None
-        wanted = self._build_tables(seq, places, held if is_own else {})
+        is_refused = is_over_half and not is_own and (is_producing or bool(self._reservations))
+        wanted = None if is_refused else self._build_tables(seq, places, held if is_own else {})
         if wanted is None:
-            return None
+            raise OverloadedError(f"{self._pool.num_available} of {self._pool.num_blocks} blocks are free")
         missing = {place.index for place in places if place.number in wanted}
         num_here = len({place.index for place in places} - missing)
         seq.num_computed_tokens = 0
@@ -134,6 +138,16 @@ class KvPulls:
             imported=frozenset(wanted.values()),
         )
         return self._begin(now, seq.seq_id.request_id, source, wanted) if wanted else []
+
+    def require_room(self, num_needed: int) -> None:
+        """Refuse a prompt of so many blocks, for others to pull, that would wait for a large reservation.
+
+        Raises:
+            OverloadedError: it does not fit beside what is reserved.
+        """
+        num_blocks, num_reserved = self._pool.num_blocks, self.num_reserved_blocks
+        if num_reserved > num_blocks // 2 and num_reserved + num_needed > num_blocks:
+            raise OverloadedError(f"{num_reserved} of {num_blocks} blocks are reserved")
 
     def ready(self) -> list[tuple[str, dict[int, int]]]:
         """Requests that have both their blocks and their first tokens, with the tokens."""

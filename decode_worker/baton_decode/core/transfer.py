@@ -185,13 +185,17 @@ class Transfer:
         return replace(given_up, valid=step.valid)
 
     def on_pull_aborted(self, now: float, pull_id: int, *, is_fenced: bool) -> TransferStep:
-        """Answer to an abort; without a fence the blocks wait for the copy's own end."""
+        """Answer to an abort, or a failed connector; without a fence the blocks wait for the copy's end."""
         copy = self._in_flight.get(pull_id)
         if copy is None:
             return TransferStep()
+        given_up = self.give_up(now, f"the copy from worker {self.source.worker_id} broke down")
         if is_fenced:
-            return self._drained(self._in_flight.pop(pull_id))
-        return TransferStep() if copy.is_quarantined else self._quarantine(copy)
+            step = self._drained(self._in_flight.pop(pull_id))
+        else:
+            step = TransferStep() if copy.is_quarantined else self._quarantine(copy)
+        others = tuple(effect for effect in given_up.effects if effect != AbortPull(pull_id=pull_id))
+        return replace(step, effects=others + step.effects, lost=given_up.lost + step.lost)
 
     def give_up(self, now: float, reason: str) -> TransferStep:
         """End without the rest of the blocks, after the copies in flight."""

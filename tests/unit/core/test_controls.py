@@ -238,3 +238,22 @@ def test_a_wrong_sleep_is_refused_before_anything_is_forgotten(worker: Worker, a
     assert worker.feed(FromRouter(router_id=ROUTER, message=control)) == []
     assert answer(worker).code is ErrorCode.INVALID_REQUEST
     assert worker.core.pool.num_cached == 2
+
+
+def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
+    pair = Pair()
+    spec = make_request(prompt=10)
+    pair.reserve(spec)
+    pair.prefill(spec)
+    pair.is_cut = True
+    control = Control(
+        control_id=1,
+        action=ControlAction.SWITCH_WEIGHTS,
+        argument_json='{"path": "/new", "weights": "new"}',
+        timeout_s=600.0,
+    )
+    assert not pair.p.command(control, now=0.5)
+    pair.p.cancel(spec.request_id, now=1.0)
+    assert pair.p.core.open_work
+    begun = [effect for effect in pair.p.wait(20.0) if isinstance(effect, RunControl)]
+    assert [one.action for one in begun] == [ControlAction.SWITCH_WEIGHTS]

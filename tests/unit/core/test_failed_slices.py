@@ -8,7 +8,7 @@ from dataclasses import replace
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, FirstToken, TokenBatch
 from baton_core.worker.worker_events import StepDone
-from tests.builders import make_request, make_worker_config, step_result
+from tests.builders import make_kv_spec, make_request, make_worker_config, step_result
 from tests.unit.core.workers import Worker
 
 
@@ -68,3 +68,19 @@ def test_a_request_whose_fields_contradict_each_other_is_refused_not_failed() ->
     step_failing(worker, ["a"], is_refused=True)
     (failed,) = worker.heard(Failed)
     assert failed.code is ErrorCode.INVALID_REQUEST
+
+
+def test_blocks_of_logits_that_are_not_finite_are_found_by_nobody() -> None:
+    """Nor those that the sequence gave back, behind its window."""
+    worker = Worker(make_worker_config(kv_spec=make_kv_spec((8,)), num_blocks=32))
+    worker.generate(make_request("a", prompt=30))
+    plan = worker.core.schedule(0.0)
+    assert plan is not None
+    result = replace(step_result(plan), sampled=((),), failures={0: "not finite"}, broken=frozenset({0}))
+    worker.feed(StepDone(result=result))
+    assert not len(worker.core.pool.cache)
+    assert worker.core.pool.num_free == 32
+    worker.generate(make_request("b", prompt=14))
+    plan = worker.core.schedule(0.0)
+    assert plan is not None
+    assert plan.slices[0].start == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from baton_core.fair_queue import MAX_MISSES, MAX_PASSED, FairQueue
+from baton_core.fair_queue import MAX_MISSES, MAX_PASSED, MAX_SKIPPED, FairQueue
 
 
 def make_queue(*requests: str, aging_s: float = 10.0) -> FairQueue:
@@ -96,6 +96,18 @@ def test_a_turn_ends_after_so_many_without_room() -> None:
     queue = make_queue(*(f"a{number}" for number in range(100)))
     tried = list(queue.dispatch())
     assert tried == [f"a{number}" for number in range(MAX_MISSES)]
+
+
+def test_large_ones_without_room_hide_no_smaller_one() -> None:
+    queue = make_queue(*(f"a{number}" for number in range(3 * MAX_MISSES)))
+    queue.join("small", tenant="a", num_tokens=1, since_s=99.0)
+    assert list(queue.dispatch()) == [*(f"a{number}" for number in range(MAX_MISSES)), "small"]
+
+
+def test_a_turn_looks_past_so_many_large_ones() -> None:
+    queue = make_queue(*(f"a{number}" for number in range(MAX_MISSES + MAX_SKIPPED + 1)))
+    queue.join("small", tenant="a", num_tokens=1, since_s=999.0)
+    assert "small" not in list(queue.dispatch())
 
 
 def test_one_that_comes_back_is_not_charged_twice() -> None:

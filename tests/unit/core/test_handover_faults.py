@@ -319,3 +319,25 @@ def test_timings_can_be_set() -> None:
     pair.reserve(make_request(prompt=10))
     pair.wait(0.5)
     assert pair.d.core.kv_pulls.num_transfers == 0
+
+
+@MODES
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_blocks_of_a_connector_that_breaks_down_wait_for_its_copy(by_checksum: bool, is_failed: bool) -> None:
+    """Nobody had asked for an abort, and none stops the copy."""
+    pair = Pair(by_checksum=by_checksum)
+    spec = make_request(prompt=10)
+    pair.reserve(spec)
+    pair.prefill(spec)
+    pair.d.start("r", 500)
+    (pull,) = pair.pulls
+    pair.carry(pair.d.feed(PullAborted(pull_id=pull.pull_id, is_fenced=False)))
+    pool = pair.d.core.pool
+    assert pool.num_quarantined == 3
+    assert pair.d.heard(Transferred)[0].num_recomputed_tokens == 10
+    failed = tuple(block.local_block_id for block in pull.blocks) if is_failed else ()
+    pair.carry(pair.d.feed(PullDone(pull_id=pull.pull_id, failed_block_ids=failed)))
+    assert pool.num_quarantined == 0
+    while pair.d.core.num_requests:
+        pair.carry(pair.d.step())
+    pair.assert_nothing_is_held()

@@ -278,3 +278,15 @@ def test_the_wait_counts_from_the_last_token() -> None:
     assert migrations.wait_until_s == 15.0
     note(migrations, 2, now=13.0)
     assert migrations.wait_until_s == 18.0
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_a_machine_with_both_workers_dies_and_the_request_goes_on_at_once(first: str) -> None:
+    client = Client("p", "d", "p2", "d2")
+    sent = {type(message): worker_id for worker_id, message in client.submit()}
+    prefill, decode = sent[Prefill], sent[Reserve]
+    client.says(prefill, first_token())
+    lost = (prefill, decode) if first == "prefill" else (decode, prefill)
+    placed = [one for name in lost for one in client.feed(WorkerLeft(worker_id=name, reason="gone"), now=1.0)]
+    assert {worker_id for worker_id, message in placed if not isinstance(message, Cancel)} - set(lost)
+    assert not client.ends

@@ -9,6 +9,7 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.repetition import RepetitionDetectionParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import (
     FirstToken,
     OutputSoFar,
@@ -17,7 +18,7 @@ from baton_core.sessions.router_messages import (
     TokenBatch,
 )
 from baton_core.worker.step_plan import StepPlan
-from baton_core.worker.worker_events import StepDone
+from baton_core.worker.worker_events import GrammarCompiled, StepDone
 from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import Pair, Worker
 
@@ -123,3 +124,16 @@ def test_several_are_not_split() -> None:
     worker.prefill(resumed((5,), (6,), max_tokens=4))
     (refused,) = worker.heard(Refused)
     assert "resumed is '2 sequences'; allowed: one, where it is split" in refused.message
+
+
+def test_a_sequence_whose_leader_ends_waits_for_the_grammar_as_well() -> None:
+    worker = Worker(make_worker_config())
+    spec = resumed((5,), (6,), max_tokens=10, structured_outputs=StructuredOutputsParams(regex="a*"))
+    (compile_grammar,) = worker.generate(spec)
+    worker.cancel("r", 0)
+    assert worker.core.schedule(0.0) is None
+    worker.feed(GrammarCompiled(compilation_id=compile_grammar.compilation_id))
+    for _ in range(3):
+        worker.step()
+    outputs = [output for batch in worker.heard(TokenBatch) for output in batch.outputs]
+    assert [output.index for output in outputs] == [1, 1, 1]

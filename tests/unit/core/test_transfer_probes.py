@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from baton_core.errors import ErrorCode
+from baton_core.requests.attempt_names import PROBE_MARK
 from baton_core.sessions.router_messages import Prefill, Refused
 from baton_core.sessions.worker_info import Role
 from baton_router.core.fleet.transfer_probes import AGAIN_AFTER_S, MAX_OPEN, PULL_WITHIN_S, TransferProbes
@@ -105,3 +106,10 @@ def test_few_pairs_are_tried_at_a_time_and_none_of_a_worker_that_has_left() -> N
         checks.leave(0.0, f"m{number}")
     assert checks.next_deadline() is None
     assert results == []
+
+
+def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
+    """Names of clients have no control characters."""
+    probes = TransferProbes("", make_source, lambda pair, text: None)
+    assert not probes.is_own(Refused(request_id="pair-check:1", code=ErrorCode.OVERLOADED, message=""))
+    assert any(not character.isprintable() for character in PROBE_MARK)

@@ -135,6 +135,12 @@ class BlockAllocator:
         self._pool.release(seq.tables.cut(0))
         seq.num_computed_tokens = 0
 
+    def forget(self, seq: Sequence) -> None:
+        """Let nobody find a sequence's blocks, those included that it gave back: they hold no right KV."""
+        for group in range(len(self._paging.windows)):
+            found = (self._pool.cache.find(block_hash) for block_hash in seq.hashes(group))
+            self._pool.forget([block_id for block_id in found if block_id is not None])
+
     def _publish(self, seq: Sequence, group: int, index: int, block_id: int) -> None:
         self._pool.publish(block_id, seq.hashes(group)[index], seq.content(index, group))
 

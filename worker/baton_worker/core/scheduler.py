@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.kv_layout.paging import Paging
-from baton_core.worker.sequence import Sequence, SequenceInput, SequenceState
+from baton_core.worker.sequence import Sequence, SequenceInput, SequenceState, order_of
 from baton_core.worker.step_plan import Followed, SequenceSlice, StepPlan, StepResult
+from baton_worker.core.adapter_seats import AdapterSeats
 from baton_worker.core.block_allocator import BlockAllocator
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.in_flight_steps import InFlightSteps
@@ -56,6 +57,8 @@ class Scheduler:
         self.in_flight = InFlightSteps()
         self._in_flight_prefixes: InFlightPrefixes | None = None
         """Prefixes that running sequences compute, while a step is planned; None: to be rebuilt."""
+        self._adapters = AdapterSeats(0.0, self._waiting, self._running, config.max_loras)
+        """Who may run with an adapter, while a step is planned."""
         self._step_id = 0
         self.num_preemptions = 0
 
@@ -88,7 +91,7 @@ class Scheduler:
 
     def add(self, seq: Sequence) -> None:
         """Queue a waiting sequence in order."""
-        insort(self._waiting, seq, key=_order)
+        insort(self._waiting, seq, key=order_of)
 
     def remove(self, now: float, seq: Sequence) -> None:
         """End a sequence. Its blocks are released now, or after the last step in flight that it is in."""
@@ -112,6 +115,7 @@ class Scheduler:
         assert not self.is_full, "as many steps are in flight as there are stages"
         self._in_flight_prefixes = None
         plan = PlanBuilder(self._config)
+        self._adapters = AdapterSeats(now, self._waiting, self._running, self._config.max_loras)
         self._preempt_for_waiting(now, plan)
         plan.num_preempted_before = self.num_preemptions
         idle = self._idle()
@@ -165,6 +169,8 @@ class Scheduler:
                 self._end_drained(now, seq)
             else:
                 self._allocator.advance(seq, num_tokens - step.plan.slices[number].num_drafts)
+                if number in result.broken:
+                    self._allocator.forget(seq)
                 self.speculation.take(seq, number, step.plan, result)
                 alive.append((seq, number))
         return alive
@@ -269,13 +275,13 @@ class Scheduler:
             self._allocator,
             plan,
             running=self._idle(),
-            candidates=sorted((one for one in self._preemptible() if one not in self.in_flight), key=_order),
+            candidates=sorted(set(self._preemptible()) - self.in_flight.sequences, key=order_of),
             num_free_seats=self._config.max_num_seqs - len(self._running),
         )
         for seq in list(self._waiting):
             if not planner.has_victims_for(seq):
                 break
-            if not self._takes_adapter_of(seq):
+            if not self._adapters.take(seq):
                 continue
             if self._prefixes_in_flight().is_computing_prefix_of(seq) or not planner.has_place_for(seq):
                 continue
@@ -299,7 +305,7 @@ class Scheduler:
         for seq in list(self._waiting):
             if seq.priority >= before or not self._has_seat(plan):
                 return
-            if not self._takes_adapter_of(seq) or self._prefixes_in_flight().is_computing_prefix_of(seq):
+            if not self._adapters.take(seq) or self._prefixes_in_flight().is_computing_prefix_of(seq):
                 continue
             if plan.would_cut(seq):
                 return
@@ -318,7 +324,7 @@ class Scheduler:
             return
         first = self._waiting[0].priority
         for seq in [one for one in self._waiting if one.priority == first and one.tables]:
-            if seq.num_uncomputed_tokens > 1 or not self._takes_adapter_of(seq):
+            if seq.num_uncomputed_tokens > 1 or not self._adapters.take(seq):
                 continue
             if not self._has_seat(plan) or not self._start(now, seq, plan):
                 return
@@ -329,11 +335,6 @@ class Scheduler:
         max_num_seqs, num_open = self._config.max_num_seqs, len(self._running) + len(self._waiting)
         share = self._share(min(max_num_seqs, num_open))
         return bool(plan.budget) and len(self._running) < max_num_seqs and len(plan.slices) < share
-
-    def _takes_adapter_of(self, seq: Sequence) -> bool:
-        """True if a sequence may join those that run, which have at most `max_loras` adapters."""
-        others = {one.adapter_digest for one in self._running if one.adapter} if seq.adapter else set()
-        return not seq.adapter or seq.adapter_digest in others or len(others) < self._config.max_loras
 
     def _share(self, num_seqs: int) -> int:
         """Return the sequences of one step, if that many are divided among the stages."""
@@ -363,7 +364,7 @@ class Scheduler:
             if seq.reads_prefix_cache:
                 self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_computed_tokens)
         seq.apply(now, SequenceInput.ADMIT)
-        insort(self._running, seq, key=_order)
+        insort(self._running, seq, key=order_of)
         plan.add(seq, num_tokens, copies)
         return True
 
@@ -377,7 +378,7 @@ class Scheduler:
 
     def _victim(self, seq: Sequence, plan: PlanBuilder) -> Sequence:
         """Whoever comes last among `seq` and those that may be preempted and are not in this step."""
-        return max([seq, *(one for one in self._preemptible() if one not in plan.num_tokens)], key=_order)
+        return max([seq, *(one for one in self._preemptible() if one not in plan.num_tokens)], key=order_of)
 
     def _preemptible(self) -> list[Sequence]:
         """Sequences that hold blocks and may be preempted, at once or when no step computes them."""
@@ -392,7 +393,3 @@ class Scheduler:
             self._in_flight_prefixes = None
             seq.apply(now, SequenceInput.PREEMPT)
             self.add(seq)
-
-
-def _order(seq: Sequence) -> tuple[int, float, str, int]:
-    return (seq.priority, seq.arrival_s, seq.seq_id.request_id, seq.seq_id.index)

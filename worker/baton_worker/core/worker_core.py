@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import assert_never
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.errors import BatonError, ErrorCode, OverloadedError
-from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.errors import BatonError, ErrorCode
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
     Cancel,
     Failed,
+    FirstToken,
     Generate,
     Prefill,
     Refused,
@@ -101,12 +101,7 @@ class WorkerCore:
 
     def on_event(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         """Take one event; returns what the shell has to do, in order."""
-        effects = self._dispatch(now, event) + self._start_ready(now)
-        self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
-        if not self.scheduler.in_flight:
-            effects += self.controls.begin(self.open_work)
-        effects += self._load_adapters(now)
-        return effects + self._cache_reports.publish() + self._phases.publish(now)
+        return self._dispatch(now, event) + self._settle(now)
 
     def schedule(self, now: float) -> StepPlan | None:
         """Plan the next step; None where none may be, and when none is needed.
@@ -133,9 +128,8 @@ class WorkerCore:
         effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
         for request_id, text in self.preparations.overdue(now):
             effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
-        effects += self._start_ready(now) + self.controls.expire(now, self.open_work)
-        effects += self._load_adapters(now)
-        return effects + self._phases.publish(now)
+        effects += self.controls.expire(now, self.open_work)
+        return effects + self._settle(now)
 
     def load(self, now: float) -> WorkerLoad:
         """The load that heartbeats report to the routers."""
@@ -150,6 +144,15 @@ class WorkerCore:
         self._phases.check_invariants(self._requests.keys())
         if not self.open_work and not self.scheduler.in_flight:
             assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
+
+    def _settle(self, now: float) -> list[WorkerEffect]:
+        """Begin what an event or a deadline has made possible, and report."""
+        effects = self._start_ready(now)
+        self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
+        if not self.scheduler.in_flight:
+            effects += self.controls.begin(self.open_work)
+        effects += self._load_adapters(now)
+        return effects + self._cache_reports.publish() + self._phases.publish(now)
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         match event:
@@ -216,13 +219,14 @@ class WorkerCore:
         request = new_request(now, router_id, command, self.config)
         seq, effects = request.leader, list[WorkerEffect]()
         if isinstance(command, Reserve):
-            pulls = self.kv_pulls.reserve(now, seq, command.source, self.leases.held(spec.request_id))
-            if pulls is None:
-                raise OverloadedError(f"{self.pool.num_available} of {self.pool.num_blocks} blocks are free")
+            held, is_producing = self.leases.held(spec.request_id), self.leases.num_open > 0
+            pulls = self.kv_pulls.reserve(now, seq, command.source, held, is_producing=is_producing)
             reserved = Reserved(request_id=spec.request_id, num_cached_tokens=seq.num_cached_tokens or 0)
             effects = pulls + self.leases.withdraw(spec.request_id, "it is decoded where it was computed")
             effects.append(SendToRouter(router_id=router_id, message=reserved))
         elif request.is_prefill:
+            most = self.config.scheduler.max_num_batched_tokens
+            self.kv_pulls.require_room(self.config.paging.max_blocks(seq.num_initial_tokens, most))
             effects = self.leases.open(now, spec.request_id, router_id)
         effects += self.preparations.begin(now, spec)
         self._requests[spec.request_id] = request
@@ -243,7 +247,7 @@ class WorkerCore:
     def _add_when_ready(self, request_id: str) -> None:
         """Schedule a request that waits for nothing any more; a reservation begins with its blocks."""
         if request_id not in self.preparations and self.kv_pulls.get(request_id) is None:
-            self.scheduler.add(self._requests[request_id].leader)
+            self.scheduler.add(self._requests[request_id].begin())
 
     def _load_adapters(self, now: float) -> list[WorkerEffect]:
         effects, ready = self.preparations.load_adapters(now, self.scheduler.in_flight.sequences)
@@ -292,8 +296,6 @@ class WorkerCore:
         self.health.end_step(now, result, [number for _, number in alive])
         for seq, number in alive:
             request, failure = self._requests.get(seq.seq_id.request_id), result.failures.get(number)
-            if number in result.broken:
-                self.pool.forget(seq.tables.held())
             if request is not None and failure is not None:
                 effects += self._fail(now, request, result.error_code(number), failure)
             if request is None or failure is not None:
@@ -310,10 +312,12 @@ class WorkerCore:
                 blocks = seq.prompt_blocks(is_complete=bool(sampled))
                 effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)
             if sampled and not request.has_first_token:
-                effects.append(self._on_first_token(now, request, seq, sampled, logprobs))
+                message = self.outputs.first_token(now, seq, sampled, logprobs)
+                effects.append(self._on_first_token(now, request, message))
             elif sampled:
                 if seq.num_tokens == seq.num_initial_tokens:
-                    self._start_followers(now, request, seq)
+                    self._phases.make_ready(now, seq)
+                    self._add_followers(request)
                 output = self.outputs.next_tokens(seq, sampled, logprobs)
                 self.scheduler.end_verification(seq, plan.slices[number])
                 batches.setdefault(request.router_id, []).append(output)
@@ -322,25 +326,17 @@ class WorkerCore:
         tokens = {router_id: TokenBatch(outputs=tuple(outputs)) for router_id, outputs in batches.items()}
         return [*effects, *(SendToRouter(router_id=one, message=batch) for one, batch in tokens.items())]
 
-    def _start_followers(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
-        """A resumed sequence has its first token here: the others find its prompt in the cache."""
-        self._phases.make_ready(now, seq)
-        for follower in request.take_followers():
-            self.scheduler.add(follower)
+    def _add_followers(self, request: WorkerRequest) -> None:
+        """Schedule the sequences that find the prompt in the cache; those that await more begin with it."""
+        if request.spec.request_id not in self.preparations:
+            for follower in request.take_followers():
+                self.scheduler.add(follower)
 
-    def _on_first_token(
-        self,
-        now: float,
-        request: WorkerRequest,
-        leader: Sequence,
-        sampled: tuple[int, ...],
-        logprobs: tuple[PositionLogprobs, ...],
-    ) -> SendToRouter:
+    def _on_first_token(self, now: float, request: WorkerRequest, message: FirstToken) -> SendToRouter:
         request.has_first_token = True
-        message = self.outputs.first_token(now, leader, sampled, logprobs)
         if request.is_prefill:
             self.leases.complete(now, request.spec.request_id)
-            self._end(now, request, leader)
+            self._end(now, request, request.leader)
         else:
             alive = {one.index: one.token_ids[0] for one in message.outputs if not one.finish_reason}
             self._decode(now, request, alive)
@@ -389,8 +385,7 @@ class WorkerCore:
         self.scheduler.remove(now, seq)
         self._phases.end_sequence(seq)
         del request.sequences[seq.seq_id.index]
-        for follower in request.take_followers():
-            self.scheduler.add(follower)
+        self._add_followers(request)
         if not request.sequences:
             self._forget(request.spec.request_id)
 

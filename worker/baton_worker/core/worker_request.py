@@ -47,6 +47,12 @@ class WorkerRequest:
         """The sequence that computes, or imports, the prompt."""
         return next(iter(self.sequences.values()))
 
+    def begin(self) -> Sequence:
+        """Return the leader, which follows nobody from here on: those before it may have ended."""
+        leader = self.leader
+        self.followers = [seq for seq in self.followers if seq is not leader]
+        return leader
+
     def emit(self, *messages: ToRouter) -> list[WorkerEffect]:
         """Return the effects that send messages to its router."""
         return [SendToRouter(router_id=self.router_id, message=one) for one in messages]

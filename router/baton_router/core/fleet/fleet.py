@@ -63,6 +63,9 @@ class Fleet:
         self.data_parallel_size = 1
         """Data-parallel ranks that there are, or have been."""
 
+    def __contains__(self, worker_id: object) -> bool:
+        return worker_id in self._members
+
     @property
     def identity(self) -> ModelIdentity | None:
         """The model identity of the members, with the weights served; None while there is no member."""
@@ -123,10 +126,7 @@ class Fleet:
 
     @property
     def has_no_reservations(self) -> bool:
-        members = self._members.values()
-        return not any(
-            m.num_reserved_tokens or m.num_reserved_sequences or m.num_reserved_blocks for m in members
-        )
+        return not self.reservations()
 
     def workers(self) -> list[tuple[WorkerInfo, WorkerLoad]]:
         return [(member.info, member.load) for member in self._members.values()]

@@ -91,10 +91,17 @@ class Member:
 
     @property
     def num_reservable_blocks(self) -> int:
-        """Blocks that one more reservation may take: half of the pool, or all of it for a single one."""
+        """Blocks that one more reservation may take: half of the pool, or all of it for a single one.
+
+        A worker that computes prompts at the same time gives no more than half, so that no two workers wait
+        for each other's blocks.
+        """
         num_available = self.load.num_available_blocks
         num_reserved = self.num_reserved_blocks + self.peer_load.num_blocks
-        return min(num_available, self.info.num_blocks // 2 - num_reserved) if num_reserved else num_available
+        num_tokens = self.num_reserved_tokens + self.peer_load.num_tokens
+        if not num_reserved and not (num_tokens and self.role.can_prefill):
+            return num_available
+        return min(num_available, self.info.num_blocks // 2 - num_reserved)
 
     def set_speed(self, speed: WorkerSpeed) -> None:
         """Set the speed that placement assumes."""

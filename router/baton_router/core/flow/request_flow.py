@@ -277,7 +277,7 @@ class RequestFlow:
         if is_decoder and self._state is FlowState.SPLIT and self._assignment.reassign_decoder(now):
             self._record.place(now)
             return [self._reserve(self._assignment.current)]
-        is_held = self._transferred is None and not self._has_decoded
+        is_held = placement.prefill in self._fleet and self._transferred is None and not self._has_decoded
         if is_decoder and self._state is FlowState.DECODING and is_held:
             self._apply(now, FlowInput.DECODER_LOST)
             self._record.wait(now)
