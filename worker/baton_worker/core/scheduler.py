@@ -58,7 +58,7 @@ class Scheduler:
         self._in_flight_prefixes: InFlightPrefixes | None = None
         """Prefixes that running sequences compute, while a step is planned; None: to be rebuilt."""
         self._adapters = AdapterSeats(0.0, self._waiting, self._running, config.max_loras)
-        """Who may run with an adapter, while a step is planned."""
+        """Judges who may run with an adapter, while a step is planned."""
         self._step_id = 0
         self.num_preemptions = 0
 
