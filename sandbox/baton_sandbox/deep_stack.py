@@ -1,23 +1,30 @@
 """Threads with a deep stack, for libraries that follow a grammar's nesting by recursion in C++ or Rust.
 
-An overflow there ends the process. Grammars are bounded in size, and so is their need of a stack.
+An overflow there ends the process. Grammars are bounded in size, and so is their need of a stack. A thread that
+Python ends at exit while a library's C++ runs may abort the process, so the exit waits for them a while.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
+from weakref import WeakSet
 
 _STACK_BYTES: Final = 256 << 20
 """Reserved, not touched: ten times the measured need of the deepest grammar that the bounds allow."""
+END_WITHIN_S: Final = 5.0
+"""Time that the exit of the process waits for these threads."""
 _STARTING = threading.Lock()
+_started: WeakSet[threading.Thread] = WeakSet()
 _T = TypeVar("_T")
 
 
 def start_deep(name: str, call: Callable[[], object]) -> None:
-    """Start a thread that holds up no exit of the process."""
+    """Start a thread; the exit of the process waits for it, but not for long."""
     thread = threading.Thread(target=call, name=name, daemon=True)
     with _STARTING:
         before = threading.stack_size(_STACK_BYTES)
@@ -25,6 +32,7 @@ def start_deep(name: str, call: Callable[[], object]) -> None:
             thread.start()
         finally:
             threading.stack_size(before)
+        _started.add(thread)
 
 
 def run_deep(name: str, call: Callable[[], _T]) -> _T:
@@ -39,3 +47,10 @@ def run_deep(name: str, call: Callable[[], _T]) -> _T:
 
     start_deep(name, run)
     return outcome.result()
+
+
+@atexit.register
+def _await_started() -> None:
+    until_s = time.monotonic() + END_WITHIN_S
+    for thread in list(_started):
+        thread.join(max(0.0, until_s - time.monotonic()))
