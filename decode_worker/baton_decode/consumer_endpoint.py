@@ -26,8 +26,8 @@ from baton_core.sessions.peer_messages import (
 )
 from baton_kv.curve import prepare_dial
 
-MAX_PRODUCERS: Final = 1024
-"""Sockets kept open; the one used longest ago is closed for a new one."""
+MAX_PRODUCERS: Final = 960
+"""Sockets kept open; the one used longest ago is closed for a new one. A ZMQ context has 1023 in all."""
 MAX_QUEUED_MESSAGES: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
 _log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Threads with a deep stack, for libraries that follow a grammar's nesting by recursion in C++ or Rust.
 
-An overflow there ends the process. Grammars are bounded in size, and so is their need of a stack. A thread that
-Python ends at exit while a library's C++ runs may abort the process, so the exit waits for them a while.
+An overflow there ends the process. Grammars are bounded in size, and so is their need of a stack. A thread
+that Python ends at exit while C++ runs in it may abort the process, so the exit waits for them a while.
 """
 
 from __future__ import annotations
