@@ -14,7 +14,7 @@ MAX_LAYERS: Final = 10_000
 MAX_HEAD_DIM: Final = 8192
 """Bounds of what sizes memory before the weights can contradict the configuration."""
 _MAX_JSON_BYTES: Final = 64 << 20
-_MAX_NUMBER: Final = 1e9
+_MAX_NUMBER: Final = 1e12
 """Far above any factor, base or size that a model has, far below where their powers overflow."""
 _NUMBER: Final = f"a number above 0 and at most {_MAX_NUMBER:g}"
 

@@ -1,12 +1,13 @@
 """Tensor descriptions of a weight file in torch's own format, for models that are published in no other.
 
 No code of the file is run and none of its data is read here: torch's restricted unpickler builds tensors
-without storage, which know where their bytes lie. Files are zip archives without compression; older ones
-than that are refused.
+without storage, which know where their bytes lie if torch wrote the file. Files are zip archives without
+compression; older ones than that are refused.
 """
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ _DTYPE_NAMES: Final = {
     torch.float16: "F16",
     torch.int64: "I64",
 }
+_LOCAL_HEADER_BYTES: Final = 30
+"""Length of a record's own header before its name and extra field; their lengths are its last four bytes."""
 _CONVERSION: Final = "convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
 
 
@@ -32,6 +35,7 @@ def read_torch_entries(path: Path) -> dict[str, TensorEntry]:
         InvalidModelError: the file is damaged, of the older format, or holds something else than tensors
             that lie row-major in it.
     """
+    records = _records(path)
     try:
         tensors = torch.load(path, map_location="meta", weights_only=True)
     # torch does not say what a damaged table may raise, and it raises much.
@@ -44,17 +48,52 @@ def read_torch_entries(path: Path) -> dict[str, TensorEntry]:
         raise InvalidModelError(f"{path} holds {type(tensors).__name__}; allowed: tensors by name")
     file_bytes = path.stat().st_size
     return {
-        name: _entry(path, file_bytes, name, tensor)
+        name: _entry(path, file_bytes, records, name, tensor)
         for name, tensor in tensors.items()
         if isinstance(tensor, Tensor)
     }
 
 
-def _entry(path: Path, file_bytes: int, name: str, tensor: Tensor) -> TensorEntry:
+def _records(path: Path) -> set[int]:
+    """Return where the uncompressed records of a zip archive begin; none where it is no archive.
+
+    Raises:
+        InvalidModelError: the file is damaged, or its numbers are in another order of bytes.
+    """
+    begins = set()
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            for record in archive.infolist():
+                file.seek(record.header_offset)
+                lengths = file.read(_LOCAL_HEADER_BYTES)[-4:]
+                name_length, extra_length = (
+                    int.from_bytes(part, "little") for part in (lengths[:2], lengths[2:])
+                )
+                begin = record.header_offset + _LOCAL_HEADER_BYTES + name_length + extra_length
+                if record.compress_type == zipfile.ZIP_STORED:
+                    begins.add(begin)
+                if record.filename.endswith("/byteorder"):
+                    with archive.open(record) as content:
+                        order = content.read(16)
+                    if order != b"little":
+                        raise InvalidModelError(f"{path} has the byte order {order!r}; allowed: little")
+    except zipfile.BadZipFile:
+        return set()
+    except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise InvalidModelError(f"{path} cannot be read ({error}); allowed: what torch.save writes") from None
+    return begins
+
+
+def _entry(path: Path, file_bytes: int, records: set[int], name: str, tensor: Tensor) -> TensorEntry:
     storage_start = tensor.untyped_storage()._checkpoint_offset
     if storage_start is None:
         raise InvalidModelError(
             f"{path} has the format of torch before 1.6; allowed: a newer one; {_CONVERSION}"
+        )
+    if storage_start not in records:
+        raise InvalidModelError(
+            f"{path}: tensor {name} does not lie where torch.save puts it; allowed: a file that no other "
+            f"program has packed again; {_CONVERSION}"
         )
     offset = int(storage_start + tensor.storage_offset() * tensor.itemsize)
     if not tensor.is_contiguous() or offset + tensor.nbytes > file_bytes:

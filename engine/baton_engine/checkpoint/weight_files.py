@@ -45,9 +45,10 @@ class TensorEntry:
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the folder's weight files, sorted by name: those of the shard index, or the single file.
+    """Return the folder's weight files, sorted by name: the single file, or those of the shard index.
 
-    A GGUF file is taken where there are no others.
+    Where both are there the single file is taken, as by Transformers. A GGUF file is taken where there are no
+    others.
 
     Raises:
         InvalidModelError: the folder, its weights or a shard of the index is missing.
@@ -55,11 +56,11 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
     if not folder.is_dir():
         raise InvalidModelError(f"model folder {folder} is missing; allowed: an existing folder")
     for single in (_SAFETENSORS, _TORCH):
+        if (folder / single).exists():
+            return (_regular_file(folder / single),)
         index = folder / f"{single}.index.json"
         if index.exists():
             return _shards(folder, index)
-        if (folder / single).exists():
-            return (_regular_file(folder / single),)
     gguf = find_gguf(folder)
     if gguf is not None:
         return (_regular_file(gguf),)
@@ -103,13 +104,12 @@ def _index_shards(path: Path) -> list[str]:
     weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidModelError(f"{path}: weight_map is {weight_map!r}; allowed: tensor names to file names")
-    names = set(weight_map.values())
-    for name in names:
+    for name in weight_map.values():
         if not isinstance(name, str) or Path(name).name != name:
             raise InvalidModelError(
-                f"{path}: weight_map holds {name!r}; allowed: file names in the same folder"
+                f"{path}: weight_map holds {name!r:.200}; allowed: file names in the same folder"
             )
-    return sorted(names)
+    return sorted(set(weight_map.values()))
 
 
 def is_safetensors(path: Path) -> bool:

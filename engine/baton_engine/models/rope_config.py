@@ -172,7 +172,7 @@ class RopeReader:
             raise rope.refuse("rope_theta", theta, "a number above 1")
         original_len = self._read_original_len(rope)
         factor = rope.number("factor", self.trained_len / original_len)
-        beta_fast, beta_slow = rope.number("beta_fast", 32.0), rope.number("beta_slow", 1.0)
+        beta_fast, beta_slow = _given(rope, "beta_fast") or 32.0, _given(rope, "beta_slow") or 1.0
         if beta_fast < beta_slow:
             raise rope.refuse("beta_fast", beta_fast, f"at least beta_slow ({beta_slow})")
         magnitude = rope.optional_number("attention_factor")
@@ -228,9 +228,14 @@ class RopeReader:
 
 def _yarn_magnitude(rope: ConfigFields, factor: float) -> float:
     """Source: YaRN (arXiv 2309.00071), equation 22; `mscale` as in DeepSeek-V2."""
-    mscale, mscale_all_dim = rope.optional_number("mscale"), rope.optional_number("mscale_all_dim")
+    mscale, mscale_all_dim = _given(rope, "mscale"), _given(rope, "mscale_all_dim")
     if factor <= 1:
         return 1.0
     if mscale is None or mscale_all_dim is None:
         return 0.1 * math.log(factor) + 1.0
     return (0.1 * mscale * math.log(factor) + 1.0) / (0.1 * mscale_all_dim * math.log(factor) + 1.0)
+
+
+def _given(rope: ConfigFields, key: str) -> float | None:
+    """Read a number of YaRN; 0 is none, as for Transformers."""
+    return rope.optional_number(key) if rope.raw(key) else None

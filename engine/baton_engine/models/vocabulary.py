@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +15,9 @@ from baton_engine.models.linear import load_head, share_to_read
 from baton_engine.models.shares import WHOLE, Share
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
+
+_HEAD: Final = "lm_head.weight"
+_log = logging.getLogger(__name__)
 
 
 class Embedding:
@@ -45,6 +51,22 @@ class Embedding:
         """The rows of this rank's tokens."""
         return self._table
 
+    def is_head(self, weights: WeightReader) -> bool:
+        """Return whether the table may be the output head, too: no other head is stored.
+
+        Source: Transformers 5, which ties no two tensors of a checkpoint that differ.
+
+        Raises:
+            InvalidModelError: the stored head has another shape.
+        """
+        if _HEAD not in weights or weights.is_quantized("lm_head"):
+            return True
+        if torch.equal(weights.load(self._name, self._shape), weights.load(_HEAD, self._shape)):
+            return True
+        text = "tie_word_embeddings is true, but %s, which is stored as well, differs from %s: it is used"
+        _log.warning(text, _HEAD, self._name)
+        return False
+
     def rows_of(self, share: Share, weights: WeightReader) -> Tensor:
         """Return the rows of this rank's tokens, or of all if the share is whole."""
         is_own = self._ranks.size == 1 or not share.is_whole
@@ -68,7 +90,7 @@ class Head:
     """Hidden states to logits; ranks that divide the vocabulary bring theirs to the first of them.
 
     Args:
-        embedding: the table of token embeddings, where it is the output head's too; None: `lm_head` is.
+        embedding: the table of token embeddings, where it is to be the output head, too; None: `lm_head` is.
         softcap: bound of the logits, which a hyperbolic tangent keeps; None: there is none.
 
     Raises:
@@ -92,7 +114,7 @@ class Head:
         tokens = None if self._ranks.size == 1 else ranks.place.tokens(vocab_size)
         share = WHOLE if tokens is None else Share(outputs=(tokens,))
         table = None
-        if embedding is not None:
+        if embedding is not None and embedding.is_head(weights):
             table = embedding.rows_of(share_to_read(weights, "lm_head", share), weights)
         self._layer = load_head(weights, "lm_head", (vocab_size, size), table, kernels, share)
 

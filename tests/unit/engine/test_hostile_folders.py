@@ -206,6 +206,7 @@ def test_a_deeply_nested_header_is_refused(folder: Path) -> None:
 
 def test_a_tensor_in_two_shards_is_refused_by_name(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
     name = "model.norm.weight"
     save_file(tensors, folder / "one.safetensors")
     save_file({name: tensors[name]}, folder / "two.safetensors")

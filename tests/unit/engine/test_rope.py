@@ -22,6 +22,15 @@ FACTORS: Final = {
     "original_max_position_embeddings": 128,
 }
 SCALINGS: Final[list[dict[str, Any]]] = [
+    {"rope_type": "linear", "factor": 1.0, "rope_theta": 4.6e10},
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0,
+        "beta_slow": 0,
+        "beta_fast": 0,
+    },
     {"rope_type": "linear", "factor": 4.0},
     {"rope_type": "dynamic", "factor": 4.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},

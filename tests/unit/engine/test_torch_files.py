@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -122,3 +123,31 @@ def test_random_damage_to_the_table_is_refused_or_harmless(tmp_path: Path) -> No
         except InvalidModelError:
             num_refused += 1
     assert num_refused > 200, "damage to the table goes unnoticed"
+
+
+def pack_again(path: Path, method: int, changes: dict[str, bytes] | None = None) -> None:
+    """Write a zip archive's records anew, as other programs would, some with contents from `changes`."""
+    with zipfile.ZipFile(path) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in records.items():
+            archive.writestr(name, (changes or {}).get(name.rpartition("/")[2], content))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_file_that_was_packed_again_is_refused(
+    method: int, folder: Path, tensors: dict[str, torch.Tensor]
+) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    pack_again(path, method)
+    with pytest.raises(InvalidModelError, match=r"does not lie where torch\.save puts it.*save_pretrained"):
+        WeightReader(folder, torch.float32)
+
+
+def test_another_order_of_bytes_is_refused(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    pack_again(path, zipfile.ZIP_STORED, {"byteorder": b"big"})
+    with pytest.raises(InvalidModelError, match="byte order b'big'; allowed: little"):
+        WeightReader(folder, torch.float32)

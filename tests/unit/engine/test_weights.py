@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint import weights
 from baton_engine.checkpoint.weights import WeightReader
-from tests.models import make_model
+from tests.models import make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import load_model
+from tests.unit.engine.test_forward import native_logits
 
 Q_NAME = "model.layers.0.self_attn.q_proj.weight"
 K_NAME = "model.layers.0.self_attn.k_proj.weight"
@@ -121,8 +122,41 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
         load_model(folder)
 
 
-@pytest.mark.parametrize("weight_map", [None, {}, {"a": "../secret.safetensors"}, {"a": 3}])
+@pytest.mark.parametrize("weight_map", [None, {}, {"a": "../secret.safetensors"}, {"a": 3}, {"a": ["b"]}])
 def test_a_damaged_index_is_refused(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(InvalidModelError, match="weight_map"):
         load_model(folder)
+
+
+def test_a_single_file_is_read_and_not_older_shards_beside_it(folder: Path, tmp_path: Path) -> None:
+    older = make_model(tmp_path / "older", is_sharded=True, seed=1)
+    for path in older.glob("model*"):
+        shutil.copy(path, folder)
+    prompt = make_prompt(9)
+    assert torch.allclose(native_logits(folder, prompt, 9), reference_logits(folder, prompt), atol=1e-4)
+
+
+def test_a_head_that_differs_from_the_table_it_is_tied_to_is_used(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, prompt = folder / "config.json", make_prompt(9)
+    own = native_logits(folder, prompt, 9)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    assert torch.equal(native_logits(folder, prompt, 9), own)
+    assert "lm_head.weight, which is stored as well, differs from model.embed_tokens.weight" in caplog.text
+    assert torch.allclose(own, reference_logits(folder, prompt), atol=1e-4)
+
+
+def test_a_head_that_equals_the_table_it_is_tied_to_is_the_table(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, weights, prompt = folder / "config.json", folder / "model.safetensors", make_prompt(9)
+    tensors = load_file(weights)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, weights, {"format": "pt"})
+    own = native_logits(folder, prompt, 9)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    assert torch.equal(native_logits(folder, prompt, 9), own)
+    assert not caplog.records

@@ -5,12 +5,12 @@ Source: compressed-tensors 0.19 and 0.20.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
-from baton_engine.checkpoint.quantization.exclusions import compile_regex, read_names
+from baton_engine.checkpoint.quantization.exclusions import NamePattern, compile_regex, read_names
 from baton_engine.checkpoint.quantization.layer_format import LayerFormat
 from baton_engine.checkpoint.quantization.layouts import (
     NVFP4,
@@ -42,35 +42,32 @@ class Target:
     """Layers that a group or the list of those to ignore names: a name, a regular expression or a class."""
 
     text: str
+    expression: NamePattern | None = None
 
-    def matches_name(self, layer: str) -> bool:
-        if self.text.startswith(_REGEX):
-            return re.match(self.text.removeprefix(_REGEX), layer) is not None
-        return layer == self.text
+    def matches(self, layer: str) -> bool:
+        if self.expression is not None:
+            return self.expression.matches(layer)
+        return layer == self.text or self.text in _CLASSES
 
     @property
-    def is_class(self) -> bool:
-        return self.text in _CLASSES
+    def order(self) -> tuple[bool, bool, str]:
+        """Sort key of the targets of which the first that matches decides."""
+        return self.text in _CLASSES, self.expression is not None, self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedTensors:
     """The quantization of a whole checkpoint: groups of layers, each stored in one way."""
 
-    groups: tuple[tuple[tuple[Target, ...], LayerFormat], ...]
+    formats: Mapping[Target, LayerFormat]
+    """By target, in the order in which the package tries them: names, expressions, classes."""
     ignored: tuple[Target, ...]
     method: str = "compressed-tensors"
 
     def layer_format(self, name: str) -> LayerFormat | None:
-        if any(target.matches_name(name) or target.is_class for target in self.ignored):
+        if any(target.matches(name) for target in self.ignored):
             return None
-        for targets, stored in self.groups:
-            if any(target.matches_name(name) for target in targets):
-                return stored
-        for targets, stored in self.groups:
-            if any(target.is_class for target in targets):
-                return stored
-        return None
+        return next((stored for target, stored in self.formats.items() if target.matches(name)), None)
 
 
 def read_compressed_tensors(fields: ConfigFields) -> CompressedTensors:
@@ -92,7 +89,7 @@ def read_compressed_tensors(fields: ConfigFields) -> CompressedTensors:
     sections = fields.section("config_groups")
     if sections is None:
         raise fields.refuse("config_groups", fields.raw("config_groups"), "at least one group of layers")
-    groups = []
+    formats: dict[Target, LayerFormat] = {}
     for name in sections.names():
         group = sections.section(name)
         if group is None:
@@ -101,16 +98,19 @@ def read_compressed_tensors(fields: ConfigFields) -> CompressedTensors:
         stored = group.choice("format", _FORMATS, default)
         if stored not in _FORMATS:
             raise group.refuse("format", stored or None, ", ".join(_FORMATS))
-        groups.append((_read_targets(group, "targets"), _read_scheme(group, stored)))
-    return CompressedTensors(groups=tuple(groups), ignored=ignored)
+        scheme = _read_scheme(group, stored)
+        formats.update((target, scheme) for target in _read_targets(group, "targets"))
+    ordered = sorted(formats.items(), key=lambda one: one[0].order)
+    return CompressedTensors(formats=dict(ordered), ignored=ignored)
 
 
 def _read_targets(fields: ConfigFields, key: str) -> tuple[Target, ...]:
-    names = read_names(fields, key)
-    for name in names:
-        if name.startswith(_REGEX):
-            compile_regex(fields, key, name.removeprefix(_REGEX))
-    return tuple(Target(text=name) for name in names)
+    return tuple(
+        Target(text=name, expression=compile_regex(fields, key, name.removeprefix(_REGEX)))
+        if name.startswith(_REGEX)
+        else Target(text=name)
+        for name in read_names(fields, key)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Final
 
+import regex
+
+from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 
-_MAX_PATTERNS = 65_536
-_MAX_CHARACTERS = 1_024
+_MAX_PATTERNS: Final = 65_536
+_MAX_CHARACTERS: Final = 1_024
+_MATCH_WITHIN_S: Final = 1.0
 
 
 def read_names(fields: ConfigFields, *keys: str) -> tuple[str, ...]:
@@ -44,13 +49,36 @@ def matches_glob(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def compile_regex(fields: ConfigFields, key: str, pattern: str) -> re.Pattern[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePattern:
+    """A regular expression of a config.json, which matches the beginning of layers' names."""
+
+    key: str
+    """The field that has it."""
+    expression: regex.Pattern[str]
+
+    def matches(self, name: str) -> bool:
+        """Say whether a layer's name begins with a match.
+
+        Raises:
+            InvalidModelError: that takes longer than any expression for names does.
+        """
+        try:
+            return self.expression.match(name, timeout=_MATCH_WITHIN_S) is not None
+        except TimeoutError:
+            text = (
+                f"{self.key} holds {self.expression.pattern!r:.200}, which takes over {_MATCH_WITHIN_S:g} s"
+            )
+            raise InvalidModelError(f"{text} for {name}; allowed: expressions without backtracking") from None
+
+
+def compile_regex(fields: ConfigFields, key: str, pattern: str) -> NamePattern:
     """Return a regular expression of a config.json.
 
     Raises:
         InvalidModelError: it is none.
     """
     try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
+        return NamePattern(key=key, expression=regex.compile(pattern))
+    except (regex.error, RecursionError, OverflowError):
         raise fields.refuse(key, pattern, "a regular expression") from None

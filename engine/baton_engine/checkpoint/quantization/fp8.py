@@ -15,6 +15,7 @@ from torch import Tensor
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
+from baton_engine.checkpoint.quantization.stored_inputs import StoredInputs
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _SCHEMES: Final = ("dynamic", "static")
@@ -61,22 +62,25 @@ class Fp8Tensor:
         return codes_shape[0], codes_shape[1]
 
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:
-        scale = StoredTensor(dtypes=FLOATS, shape=())
-        stored = {
+        return {
             "weight": StoredTensor(dtypes=("F8_E4M3",), shape=(out_features, in_features)),
-            "weight_scale": scale,
+            "weight_scale": StoredTensor(dtypes=FLOATS, shape=()),
+            **self._inputs.tensors(),
         }
-        return stored | {"input_scale": scale} if self.has_input_scale else stored
 
     def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
-        scale = float(tensors["input_scale"]) if self.has_input_scale else None
         return QuantizedWeight(
             element=Element.E4M3,
             codes=tensors["weight"].view(torch.uint8),
             scales=tensors["weight_scale"].float().expand(out_features, 1).contiguous(),
             group_size=in_features,
-            input_rounding=InputRounding(element=InputElement.E4M3, scale=scale),
+            input_rounding=self._inputs.read(tensors),
         )
+
+    @property
+    def _inputs(self) -> StoredInputs:
+        rounding = InputRounding(element=InputElement.E4M3)
+        return StoredInputs(rounding=rounding, scale="input_scale" if self.has_input_scale else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

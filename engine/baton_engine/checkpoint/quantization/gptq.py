@@ -5,7 +5,6 @@ Source: GPTQModel 7.7, the layout of AutoGPTQ. Version 1 of the format stores ze
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
-from baton_engine.checkpoint.quantization.exclusions import compile_regex, contains, read_names
+from baton_engine.checkpoint.quantization.exclusions import NamePattern, compile_regex, contains, read_names
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
 from baton_engine.checkpoint.quantization.unpacking import (
     WORD_BITS,
@@ -89,7 +88,7 @@ class GptqQuantization:
     """The quantization of a whole checkpoint."""
 
     default: GptqLayer
-    overrides: tuple[tuple[re.Pattern[str], GptqLayer | None], ...]
+    overrides: tuple[tuple[NamePattern, GptqLayer | None], ...]
     """Ways of storing by regular expressions of names; None leaves layers as they are."""
     modules: tuple[str, ...]
     """Parts of the names of layers that are quantized; empty is all."""
@@ -103,7 +102,7 @@ class GptqQuantization:
         if contains(name, self.ignored):
             return None
         for pattern, layer in self.overrides:
-            if pattern.match(name):
+            if pattern.matches(name):
                 return layer
         is_named = not self.modules or name == "lm_head" or contains(name, self.modules)
         return self.default if is_named else None
@@ -151,15 +150,13 @@ def _read_modules(fields: ConfigFields) -> tuple[str, ...]:
     return tuple(flat)
 
 
-def _read_overrides(
-    fields: ConfigFields, default: GptqLayer
-) -> list[tuple[re.Pattern[str], GptqLayer | None]]:
+def _read_overrides(fields: ConfigFields, default: GptqLayer) -> list[tuple[NamePattern, GptqLayer | None]]:
     """Read `dynamic`: names after `-:` are not quantized, names after `+:` or nothing in another way."""
     section = fields.section("dynamic")
     names = section.names() if section else ()
     if len(names) > _MAX_OVERRIDES:
         raise fields.refuse("dynamic", f"{len(names)} names", f"at most {_MAX_OVERRIDES}")
-    overrides: list[tuple[re.Pattern[str], GptqLayer | None]] = []
+    overrides: list[tuple[NamePattern, GptqLayer | None]] = []
     for name in names:
         assert section is not None
         pattern = compile_regex(section, "a name", name.removeprefix("+:").removeprefix("-:"))

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, StoredTensor
-from baton_engine.checkpoint.quantization.stored_inputs import AS_THEY_ARE, StoredInputs
+from baton_engine.checkpoint.quantization.stored_inputs import (
+    AS_THEY_ARE,
+    LEAST_ZERO,
+    MOST_ZERO,
+    StoredInputs,
+)
 from baton_engine.checkpoint.quantization.unpacking import (
     pack_nibbles,
     require_divisible,
@@ -110,6 +115,12 @@ class ByteCodes:
             return None
         if self.element != Element.INT8:
             raise InvalidModelError(f"{self.zero_point} is not 0; allowed: 0, with {self.element.value}")
+        whole = zeros.double()
+        if (whole != whole.round()).any() or whole.min() < LEAST_ZERO or whole.max() > MOST_ZERO:
+            raise InvalidModelError(
+                f"{self.zero_point} holds numbers from {whole.min():g} to {whole.max():g}; "
+                f"allowed: integers from {LEAST_ZERO} to {MOST_ZERO}"
+            )
         return self.blocks.per_output(zeros.to(torch.int16), out_features, in_features)
 
 

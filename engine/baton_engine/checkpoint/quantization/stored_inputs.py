@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from torch import Tensor
 
@@ -12,6 +13,9 @@ from baton_engine.checkpoint.quantization.layer_format import FLOATS, StoredTens
 from baton_kernels.interface.quantized import InputRounding
 
 _INTEGERS = ("I8", "U8", "I32", "I64", *FLOATS)
+LEAST_ZERO: Final = -128
+MOST_ZERO: Final = 255
+"""Zero points of signed codes of 8 bits, or of unsigned ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class StoredInputs:
         """Return the rounding with the numbers of these tensors.
 
         Raises:
-            InvalidModelError: a scale is not above 0.
+            InvalidModelError: a scale is not above 0, or a zero point is no code of 8 bits.
         """
         if self.rounding is None:
             return None
@@ -49,11 +53,18 @@ class StoredInputs:
         if self.scale:
             numbers["scale"] = _positive(self.scale, tensors)
         if self.zero_point in tensors:
-            numbers["zero_point"] = int(tensors[self.zero_point])
+            numbers["zero_point"] = _zero_point(self.zero_point, tensors)
         if self.global_scale:
             factor = _positive(self.global_scale, tensors)
             numbers["global_scale"] = 1 / factor if self.is_reciprocal else factor
         return replace(self.rounding, **numbers)  # type: ignore[arg-type]
+
+
+def _zero_point(name: str, tensors: Mapping[str, Tensor]) -> int:
+    value = float(tensors[name])
+    if not LEAST_ZERO <= value <= MOST_ZERO or not value.is_integer():
+        raise InvalidModelError(f"{name} is {value:g}; allowed: integers from {LEAST_ZERO} to {MOST_ZERO}")
+    return int(value)
 
 
 def _positive(name: str, tensors: Mapping[str, Tensor]) -> float:

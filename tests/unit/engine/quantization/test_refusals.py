@@ -7,10 +7,15 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.quantization.fp8 import Fp8Tensor
+from baton_engine.checkpoint.quantization.layouts import PER_TENSOR, ByteCodes
+from baton_engine.checkpoint.quantization.stored_inputs import AS_THEY_ARE, StoredInputs
+from baton_kernels.interface.quantized import Element, InputElement, InputRounding
 from tests.quantized_reference import FIXTURES
 
 WEIGHT, INPUTS = "global_quant_config.weight", "global_quant_config.input_tensors"
@@ -88,3 +93,74 @@ def test_a_value_is_refused_by_its_key(name: str, place: str, value: Any, messag
     with pytest.raises(InvalidModelError, match=re.escape(message)) as raised:
         read_quantization(ConfigFields("config.json", config), FIXTURES / name)
     assert "; allowed: " in str(raised.value)
+
+
+def test_an_expression_that_backtracks_for_ever_is_refused_by_name() -> None:
+    config = json.loads((FIXTURES / "ct-w4a16" / "config.json").read_text())
+    config["quantization_config"]["ignore"] = ["re:(?:[a-z_.0-9]|[a-z_.0-9])*[A-Z]$"]
+    quantization = read_quantization(ConfigFields("config.json", config), FIXTURES / "ct-w4a16")
+    assert quantization is not None
+    with pytest.raises(
+        InvalidModelError, match=r"ignore holds .*, which takes over 1 s for model\.layers\.0"
+    ):
+        quantization.layer_format("model.layers.0.self_attn.q_proj.and_a_long_name_of_a_layer")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        ("input_zero_point", torch.tensor(300)),
+        ("weight_zero_point", torch.full((1,), 70_000)),
+        ("weight_zero_point", torch.full((1,), 0.5)),
+    ],
+)
+def test_zero_points_that_are_no_codes_are_refused(tensor: str, value: torch.Tensor) -> None:
+    inputs = StoredInputs(
+        rounding=InputRounding(element=InputElement.INT8), scale="input_scale", zero_point="input_zero_point"
+    )
+    stored = ByteCodes(element=Element.INT8, blocks=PER_TENSOR, zero_point="weight_zero_point", inputs=inputs)
+    tensors = {
+        "weight": torch.zeros(2, 4, dtype=torch.int8),
+        "weight_scale": torch.ones(1),
+        "input_scale": torch.ones(()),
+        tensor: value,
+    }
+    with pytest.raises(InvalidModelError, match=f"{tensor} .*; allowed: integers from -128 to 255"):
+        stored.decode(tensors, 2, 4)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_scale_of_inputs_that_is_not_above_zero_is_refused(value: float) -> None:
+    tensors = {
+        "weight": torch.zeros(2, 4, dtype=torch.float8_e4m3fn),
+        "weight_scale": torch.ones(()),
+        "input_scale": torch.tensor(value),
+    }
+    with pytest.raises(InvalidModelError, match=f"input_scale is {value}; allowed: a number above 0"):
+        Fp8Tensor(has_input_scale=True).decode(tensors, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("weights_only", "rounded"),
+    [
+        (r"model.layers.0.mlp.down_proj", r"re:.*proj"),
+        (r"re:.*down_proj", r"re:.*mlp.*"),
+        (r"re:.*mlp.*", "Linear"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_groups_that_name_a_layer_the_package_takes_the_more_exact_target(
+    weights_only: str, rounded: str, is_first: bool
+) -> None:
+    """Names come before expressions, these in the order of their texts, and classes last."""
+    config = json.loads((FIXTURES / "ct-fp8-dynamic" / "config.json").read_text())
+    group = config["quantization_config"]["config_groups"]["group_0"]
+    one = {**group, "targets": [rounded]}
+    two = {**group, "targets": [weights_only], "input_activations": None}
+    groups = [two, one] if is_first else [one, two]
+    config["quantization_config"]["config_groups"] = {str(n): each for n, each in enumerate(groups)}
+    quantization = read_quantization(ConfigFields("config.json", config), FIXTURES / "ct-fp8-dynamic")
+    assert quantization is not None
+    found = quantization.layer_format("model.layers.0.mlp.down_proj")
+    assert isinstance(found, ByteCodes)
+    assert found.inputs == AS_THEY_ARE
