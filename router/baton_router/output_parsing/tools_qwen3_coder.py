@@ -2,7 +2,8 @@
 
 `<tool_call><function=f><parameter=key>value</parameter>...</function></tool_call>`, each tag on a line of its
 own; a missing `<tool_call>`, `</function>` or `</tool_call>` is forgiven. A value is bare text: the tool's
-schema says of what type. Strings go out as they come in, other values when they are complete.
+schema says of what type. Strings go out as they come in, other values when they are complete. Only within a
+value do the arguments of a call that breaks off stay open.
 
 Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 """
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from baton_router.output_parsing.output_parser import OutputDelta
 from baton_router.output_parsing.tool_parser import Markers, ToolParser
 from baton_router.output_parsing.typed_values import schema_types, typed_json
 
@@ -26,6 +28,14 @@ _NAME: Final = re.compile(r"[^<>\n]+")
 
 
 class Qwen3CoderToolParser(ToolParser):
+    _closing = ""
+    """Text that closes the arguments of the call that has begun; empty where none is open."""
+
+    def flush(self) -> list[OutputDelta]:
+        if self._state in (self._in_function, self._in_parameter_name):
+            self._close_arguments()
+        return super().flush()
+
     def _start(self, text: str, at: int) -> int:
         actions = {"<tool_call>": self._begin_call, "<function=": self._begin_name}
         return self._text_until(text, at, _START, actions)
@@ -49,7 +59,7 @@ class Qwen3CoderToolParser(ToolParser):
         self._out.start_call(name)
         tool = self._tools.get(name)
         self._schema: dict[str, Any] = dict((tool and tool.parameters) or {})
-        self._opening = "{"
+        self._closing = "{}"
         self._state = self._in_function
 
     def _in_function(self, text: str, at: int) -> int:
@@ -58,7 +68,13 @@ class Qwen3CoderToolParser(ToolParser):
             "</function>": self._end_function,
             "</tool_call>": self._end_call,
         }
-        return self._expect(text, at, _IN_FUNCTION, actions, otherwise=self._start)
+        return self._expect(text, at, _IN_FUNCTION, actions, otherwise=self._break_off)
+
+    def _break_off(self, text: str, at: int) -> int:
+        self._close_arguments()
+        self._out.emit_kept()
+        self._state = self._start
+        return at
 
     def _begin_parameter_name(self) -> None:
         self._name = []
@@ -75,9 +91,7 @@ class Qwen3CoderToolParser(ToolParser):
             return word.end()
         name = "".join(self._name).strip()
         if text[at] != ">" or not name:
-            self._out.emit_kept()
-            self._state = self._start
-            return at
+            return self._break_off(text, at)
         self._out.keep(">")
         then(name)
         return at + 1
@@ -90,8 +104,9 @@ class Qwen3CoderToolParser(ToolParser):
         self._types = schema_types(schema, self._schema)
         self._is_string = self._types <= {"string"}
         self._value: list[str] = []
-        self._key = f"{self._opening}{json.dumps(key, ensure_ascii=False)}: "
-        self._opening = ", "
+        opening = "{" if self._closing == "{}" else ", "
+        self._key = f"{opening}{json.dumps(key, ensure_ascii=False)}: "
+        self._closing = "}"
         if self._is_string:
             self._out.discard_kept()
             self._out.arguments(f'{self._key}"')
@@ -133,8 +148,12 @@ class Qwen3CoderToolParser(ToolParser):
 
     def _end_function(self) -> None:
         self._out.discard_kept()
-        self._out.arguments("{}" if self._opening == "{" else "}")
+        self._close_arguments()
         self._state = self._after_function
+
+    def _close_arguments(self) -> None:
+        self._out.arguments(self._closing)
+        self._closing = ""
 
     def _after_function(self, text: str, at: int) -> int:
         return self._expect(text, at, _END_OF_CALL, {"</tool_call>": self._end_tag}, otherwise=self._start)

@@ -100,12 +100,37 @@ def test_what_is_no_qwen3_coder_call_is_content(text: str) -> None:
     assert parse("qwen3_coder", text) == content(text)
 
 
-def test_a_qwen3_coder_call_that_breaks_off_stays_open() -> None:
-    answer = parse("qwen3_coder", "<function=f><parameter=count>1</parameter>oops", (TYPED,))
-    assert answer == ParsedOutput(content="oops", reasoning=None, tool_calls=calls(("f", '{"count": 1')))
+@pytest.mark.parametrize(
+    ("text", "arguments", "rest"),
+    [
+        ("<parameter=count>1</parameter>", '{"count": 1}', None),
+        ("<parameter=count>1</parameter>oops", '{"count": 1}', "oops"),
+        ("<parameter=text>a</parameter>\n<parameter=cou", '{"text": "a"}', "\n<parameter=cou"),
+        ("<parameter=a\nb>", "{}", "<parameter=a\nb>"),
+        ("\n", "{}", None),
+        ("oops", "{}", "oops"),
+    ],
+)
+def test_a_qwen3_coder_call_that_breaks_off_between_values_is_closed(
+    text: str, arguments: str, rest: str | None
+) -> None:
+    answer = parse("qwen3_coder", f"<function=f>{text}", (TYPED,))
+    assert answer == ParsedOutput(content=rest, reasoning=None, tool_calls=calls(("f", arguments)))
+
+
+def test_a_call_may_follow_a_qwen3_coder_call_that_breaks_off() -> None:
+    answer = parse("qwen3_coder", "<function=f>\n<function=g>\n</function>", (TYPED,))
+    assert answer.tool_calls == calls(("f", "{}"), ("g", "{}"))
+    assert answer.content is None
+
+
+def test_a_qwen3_coder_call_that_breaks_off_in_a_value_stays_open() -> None:
     answer = parse("qwen3_coder", "<function=f><parameter=count>\n12", (TYPED,))
     assert answer.tool_calls == calls(("f", ""))
     assert answer.content == "<parameter=count>\n12"
+    assert parse("qwen3_coder", "<function=f><parameter=text>a", (TYPED,)).tool_calls == calls(
+        ("f", '{"text": "a')
+    )
 
 
 # --- Python ---
