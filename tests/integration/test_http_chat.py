@@ -234,6 +234,7 @@ def test_tools_efforts_and_arguments_reach_the_template() -> None:
     run(trusting())
 
 
+NO_OBJECT = {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": []}, "messages", "length"),
     ({"messages": [*HELLO, {"role": "", "content": ""}]}, "messages[1].role", "length"),
@@ -256,6 +257,16 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
         "tool_choice.function.name",
         "weather",
+    ),
+    (
+        {"tools": [WEATHER, NO_OBJECT], "tool_choice": "required"},
+        "tools[1].function.parameters.type",
+        "is 'string'; allowed: object",
+    ),
+    (
+        {"tools": [WEATHER, NO_OBJECT], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        "tools[1].function.parameters.type",
+        "is 'string'; allowed: object",
     ),
     ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
     (
@@ -301,7 +312,8 @@ def test_what_is_wrong_is_refused_by_name() -> None:
                 assert words in error["message"], body
             long = await chat.refusal(messages=[{"role": "user", "content": "a " * 5000}])
             assert long["param"] == "messages"
-            strange = {"type": "function", "function": {"name": "f", "parameters": {"type": "strange"}}}
+            parameters = {"properties": {"a": {"type": "strange"}}}
+            strange = {"type": "function", "function": {"name": "f", "parameters": parameters}}
             forced = await chat.refusal(tools=[strange], tool_choice="required")
             assert forced["param"] == "tools"
             assert "4095 tokens" in long["message"]

@@ -119,6 +119,21 @@ def test_a_required_call_is_plain_json_in_a_form_that_is_enforced() -> None:
     run(scenario())
 
 
+def test_a_required_call_that_max_tokens_cut_off_leaves_no_content() -> None:
+    async def scenario() -> None:
+        async with chatting('[{"name": "weather", "param') as chat:
+            fields = {"tools": [WEATHER], "tool_choice": "required"}
+            (choice,) = (await chat.ask(**fields))["choices"]
+            streamed = joined(await chat.stream(**fields))
+            assert not choice["message"]["content"]
+            assert not streamed["content"]
+            as_response = {"tools": [{"type": "function", **WEATHER["function"]}], "tool_choice": "required"}
+            response = await chat.client.post("/v1/responses", json={"input": "x", **as_response})
+            assert "param" not in json.dumps(response.json()["output"])
+
+    run(scenario())
+
+
 def test_a_named_call_is_the_object_of_its_arguments_and_ends_with_stop() -> None:
     async def scenario() -> None:
         async with chatting('{"city": "Rome"}') as chat:

@@ -86,6 +86,26 @@ def test_reasoning_text_and_calls_are_parts_whole_and_streamed() -> None:
     run(scenario())
 
 
+def test_a_qwen3_coder_call_without_its_end_has_its_arguments() -> None:
+    async def scenario() -> None:
+        text = "<tool_call><function=weather><parameter=city>Rome</parameter>"
+        flags = {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_coder"}
+        async with messaging(text, **flags) as (client, _):
+            (call,) = (await ask(client, tools=[WEATHER])).content
+            assert (call.name, call.input) == ("weather", {"city": "Rome"})
+
+    run(scenario())
+
+
+def test_a_required_call_that_max_tokens_cut_off_leaves_no_text() -> None:
+    async def scenario() -> None:
+        async with messaging('[{"name": "weather", "param') as (client, _):
+            (part,) = (await ask(client, tools=[WEATHER], tool_choice={"type": "any"})).content
+            assert (part.type, part.text) == ("text", "")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [
@@ -175,6 +195,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type is"),
     ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens is 5"),
     ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name is 'b'"),
+    (
+        {"tools": [{"name": "b", "input_schema": {"type": "array"}}], "tool_choice": {"type": "any"}},
+        "tools[0].input_schema.type is 'array'; allowed: object",
+    ),
     ({"extra_body": {"mcp_servers": [{"url": "http://x"}]}}, "mcp_servers is"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},

@@ -198,6 +198,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_output_tokens": 0}, "max_output_tokens is 0"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search'; allowed: function"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice.name is 'b'"),
+    (
+        {"tools": [{**WEATHER, "parameters": {"type": "array"}}], "tool_choice": "required"},
+        "tools[0].parameters.type is 'array'; allowed: object",
+    ),
     ({"prompt": {"id": "p"}}, "prompt is"),
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),

@@ -107,7 +107,8 @@ def test_the_cuts_change_nothing(name: str, text: str, cuts: list[int]) -> None:
     assert parts(run(PARSERS[name](), pieces(text, cuts))) == whole
     assert parts(run(PARSERS[name](), list(text))) == whole
     if not any(part[0] == "call" for part in whole):
-        assert "".join(part[-1] for part in whole) == text
+        content = "".join(part[-1] for part in whole)
+        assert content == text or (name == "required" and not content)
 
 
 @pytest.mark.parametrize("name", ["deepseek_r1", "qwen3"])

@@ -71,7 +71,8 @@ class ParsedOutput:
 class OutputParser(ABC):
     """Takes the text of one sequence apart.
 
-    No text makes it raise: what was to be a tool call and is none comes out as content, nothing is lost.
+    No text makes it raise. What was to be a tool call and is none comes out as content; nothing is lost but
+    the syntax of a required call that the end of the text cuts off.
     """
 
     @abstractmethod

@@ -7,22 +7,33 @@ the object of its arguments. The schemas that demand this stand here, beside the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.schema_patterns import NAMED
 from baton_router.output_parsing.delta_writer import ChooseId, random_call_id
 from baton_router.output_parsing.json_call import JsonCallList
 from baton_router.output_parsing.json_scanner import JsonScanner
-from baton_router.output_parsing.output_parser import Tool
+from baton_router.output_parsing.output_parser import OutputDelta, Tool
 from baton_router.output_parsing.tool_parser import ToolParser
+
+_OF_VALUES: Final = ("const", "default", "enum", "examples")
+"""Keywords whose values are no schemas."""
+_OF_NAMED_SCHEMAS: Final = NAMED | {"dependencies"}
+"""Keywords whose values are objects of schemas."""
 
 
 class RequiredToolsParser(ToolParser):
-    """Reads what `required_tools_schema` enforces."""
+    """Reads what `required_tools_schema` enforces. Syntax of a call that the end cuts off is no content."""
 
     def __init__(self, *, choose_id: ChooseId = random_call_id) -> None:
         super().__init__(choose_id=choose_id)
         self._calls = JsonCallList(self._out)
+
+    def flush(self) -> list[OutputDelta]:
+        if self._state == self._start:
+            self._out.discard_kept()
+        return super().flush()
 
     def _start(self, text: str, at: int) -> int:
         return self._read(self._calls, text, at, then=self._plain, otherwise=self._plain)
@@ -54,33 +65,57 @@ class NamedToolParser(ToolParser):
 def required_tools_schema(tools: Sequence[Tool]) -> dict[str, Any]:
     """Return the JSON schema of one or more calls of any of `tools`.
 
-    Definitions move from the tools' schemas to the top, where their references point.
+    A tool's schema with references into itself stands in `$defs`: xgrammar follows none through lists.
 
     Raises:
-        InvalidRequestError: two tools define one name differently.
+        InvalidRequestError: a tool's schema is nested too deeply.
     """
-    definitions: dict[str, dict[str, Any]] = {}
-    calls = [_call_schema(tool, definitions) for tool in tools]
-    return {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}, **definitions}
+    shared: dict[str, Any] = {}
+    try:
+        calls = [_call_schema(tool, f"tool_{number}", shared) for number, tool in enumerate(tools)]
+    except RecursionError:
+        raise InvalidRequestError("tools", "nested too deeply", "schemas with fewer levels") from None
+    schema = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
+    return {**schema, "$defs": shared} if shared else schema
 
 
 def named_tool_schema(tool: Tool) -> dict[str, Any]:
-    """Return the JSON schema of the arguments of `tool`."""
-    return dict(tool.parameters or {"type": "object", "properties": {}})
+    """Return the JSON schema of the arguments of `tool`, which are an object."""
+    return {**(tool.parameters or {"properties": {}}), "type": "object"}
 
 
-def _call_schema(tool: Tool, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _call_schema(tool: Tool, name: str, shared: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a call; one with references goes to `shared` under `name`."""
     parameters = named_tool_schema(tool)
-    for keyword in ("$defs", "definitions"):
-        defined = parameters.pop(keyword, {})
-        if not isinstance(defined, Mapping):
-            raise InvalidRequestError(f"tools.function.parameters.{keyword}", defined, "an object of schemas")
-        for name, schema in defined.items():
-            if definitions.setdefault(keyword, {}).setdefault(name, schema) != schema:
-                field = f"tools.function.parameters.{keyword}.{name}"
-                raise InvalidRequestError(field, schema, "the same definition in all tools")
+    place = f"#/$defs/{name}"
+    if (moved := _moved(parameters, place)) != parameters:
+        shared[name], parameters = moved, {"$ref": place}
     return {
         "type": "object",
         "properties": {"name": {"type": "string", "enum": [tool.name]}, "parameters": parameters},
         "required": ["name", "parameters"],
+        "additionalProperties": False,
     }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """Return a schema whose references into the whole point below `place`.
+
+    A schema with an `$id` is a whole of its own, and names such as `#anchor` hold anywhere.
+    """
+    if isinstance(schema, list):
+        return [_moved(each, place) for each in schema]
+    if not isinstance(schema, Mapping) or isinstance(schema.get("$id"), str):
+        return schema
+    return {keyword: _moved_value(keyword, value, place) for keyword, value in schema.items()}
+
+
+def _moved_value(keyword: str, value: Any, place: str) -> Any:
+    """Return the value of one keyword of a schema, moved."""
+    if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return place + value[1:]
+    if keyword in _OF_VALUES:
+        return value
+    if keyword in _OF_NAMED_SCHEMAS and isinstance(value, Mapping):
+        return {name: _moved(schema, place) for name, schema in value.items()}
+    return _moved(value, place)

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.http.chat.choices import ChoiceOptions, ChoiceWriter
 from baton_router.http.chat.output_parsers import ReasoningUse
@@ -133,15 +131,3 @@ def test_ids_of_calls_are_such_as_the_models_template_takes() -> None:
         (call,) = made.message.tool_calls
         assert len(call.id) == 9
         assert call.id.isalnum()
-
-
-def test_tools_whose_definitions_are_none_or_differ_are_refused() -> None:
-    broken = (Tool(name="f", parameters={"$defs": [1]}),)
-    with pytest.raises(InvalidRequestError, match=r"tools\.function\.parameters\.\$defs is \[1\]"):
-        _ = ToolUse(choice=Choice.REQUIRED, tools=broken).schema
-    twice = tuple(
-        Tool(name=name, parameters={"$defs": {"D": {"type": kind}}})
-        for name, kind in (("f", "string"), ("g", "number"))
-    )
-    with pytest.raises(InvalidRequestError, match="the same definition in all tools"):
-        _ = ToolUse(choice=Choice.REQUIRED, tools=twice).schema

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 import pytest
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.output_parsing.output_parser import (
     ParsedOutput,
     Tool,
@@ -19,6 +20,9 @@ from baton_router.output_parsing.tools_forced import (
     named_tool_schema,
     required_tools_schema,
 )
+from baton_router.structured_outputs.grammar_checks import check_structured_outputs
+from tests.unit.engine.expressions import accepts, backends
+from tests.unit.engine.grammars import BACKENDS
 from tests.unit.router.output_parsers import content, read
 
 
@@ -42,13 +46,16 @@ def test_a_named_call_is_its_arguments(size: int) -> None:
     assert read(NamedToolParser("f"), "no object", size) == content("no object")
 
 
-def test_the_schema_of_required_calls_has_one_branch_per_tool_and_hoisted_definitions() -> None:
-    city: dict[str, Any] = {"type": "string"}
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"city": {"$ref": "#/$defs/City"}},
-        "$defs": {"City": city},
-    }
+@pytest.mark.parametrize("text", ["[", ' [{"name": "f", "param', '[{"name": "f", "parameters": {"a": 1}},'])
+@pytest.mark.parametrize("size", [1, 1000])
+def test_syntax_of_a_required_call_that_is_cut_off_is_no_content(text: str, size: int) -> None:
+    answer = read(RequiredToolsParser(choose_id=lambda: "x"), text, size)
+    assert answer.content is None
+    assert [call.arguments for call in answer.tool_calls] == (['{"a": 1}'] if "1" in text else [])
+
+
+def test_the_schema_of_required_calls_has_one_branch_per_tool_and_nothing_beside_calls() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools = [Tool(name="f", parameters=parameters), Tool(name="g")]
     assert required_tools_schema(tools) == {
         "type": "array",
@@ -58,33 +65,71 @@ def test_the_schema_of_required_calls_has_one_branch_per_tool_and_hoisted_defini
             "anyOf": [
                 {
                     "type": "object",
-                    "properties": {
-                        "name": {"type": "string", "enum": ["f"]},
-                        "parameters": {
-                            "type": "object",
-                            "properties": {"city": {"$ref": "#/$defs/City"}},
-                        },
-                    },
+                    "properties": {"name": {"type": "string", "enum": [name]}, "parameters": arguments},
                     "required": ["name", "parameters"],
-                },
-                {
-                    "type": "object",
-                    "properties": {
-                        "name": {"type": "string", "enum": ["g"]},
-                        "parameters": {"type": "object", "properties": {}},
-                    },
-                    "required": ["name", "parameters"],
-                },
+                    "additionalProperties": False,
+                }
+                for name, arguments in (("f", parameters), ("g", {"type": "object", "properties": {}}))
             ],
         },
-        "$defs": {"City": city},
     }
-    assert parameters["$defs"] == {"City": city}
     assert named_tool_schema(tools[0]) == parameters
     assert named_tool_schema(tools[1]) == {"type": "object", "properties": {}}
 
 
-def test_definitions_that_differ_are_refused() -> None:
-    tools = [Tool(name=name, parameters={"$defs": {"A": {"type": name}}}) for name in ("string", "number")]
-    with pytest.raises(InvalidRequestError, match=r"\$defs\.A"):
-        required_tools_schema(tools)
+def test_references_of_a_tool_point_to_where_its_schema_stands() -> None:
+    whole = {"$id": "https://example.com/b", "properties": {"c": {"$ref": "#"}}}
+    parameters = {
+        "properties": {
+            "a": {"$ref": "#/$defs/A"},
+            "const": {"anyOf": [{"$ref": "#"}, {"const": {"$ref": "#"}}]},
+            "named": {"$ref": "#anchor"},
+            "whole": whole,
+        },
+        "$defs": {"A": {"type": "integer"}},
+    }
+    place = "#/$defs/tool_1"
+    schema = required_tools_schema([Tool(name="f"), Tool(name="g", parameters=parameters)])
+    assert schema["items"]["anyOf"][1]["properties"]["parameters"] == {"$ref": place}
+    assert list(schema["$defs"]) == ["tool_1"]
+    assert schema["$defs"]["tool_1"] == {
+        "type": "object",
+        "properties": {
+            "a": {"$ref": f"{place}/$defs/A"},
+            "const": {"anyOf": [{"$ref": place}, {"const": {"$ref": "#"}}]},
+            "named": {"$ref": "#anchor"},
+            "whole": whole,
+        },
+        "$defs": {"A": {"type": "integer"}},
+    }
+
+
+@pytest.mark.parametrize("library", BACKENDS)
+def test_references_of_tools_are_followed_by_every_library(library: str) -> None:
+    def tool(kind: str) -> Tool:
+        properties = {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#/properties/c"}, "c": {"type": "null"}}
+        required = {"required": ["a", "b"], "additionalProperties": False}
+        return Tool(
+            name=kind, parameters={"properties": properties, "$defs": {"A": {"type": kind}}, **required}
+        )
+
+    schema = required_tools_schema([tool("integer"), tool("boolean")])
+    params = StructuredOutputsParams(json=schema, disable_any_whitespace=True)  # type: ignore[arg-type]
+    check_structured_outputs(params)
+    grammar = backends(library).compile(params)
+    for name, value, is_valid in (("integer", 1, True), ("integer", True, False), ("boolean", True, True)):
+        calls = [{"name": name, "parameters": {"a": value, "b": None}}]
+        assert accepts(grammar, json.dumps(calls, separators=(",", ":"))) is is_valid
+
+
+def test_a_schema_without_a_type_is_one_of_an_object() -> None:
+    properties = {"properties": {"a": {"type": "string"}}}
+    assert named_tool_schema(Tool(name="f", parameters=properties)) == {"type": "object", **properties}
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(10_000):
+        schema = {"not": schema}
+    with pytest.raises(InvalidRequestError, match="nested too deeply"):
+        required_tools_schema([Tool(name="f", parameters=schema)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -49,7 +49,7 @@ class ToolUse:
         """The JSON schema that replies follow; None where the model decides.
 
         Raises:
-            InvalidRequestError: two tools define one name differently.
+            InvalidRequestError: a tool's schema is nested too deeply.
         """
         match self.choice:
             case Choice.REQUIRED:
@@ -93,7 +93,8 @@ def read_tool_use(
     """Read a request's tools and `tool_choice`; with tools and no choice the model decides.
 
     Raises:
-        InvalidRequestError: the choice does not go with the tools, or with the operator's flags.
+        InvalidRequestError: the choice does not go with the tools, or with the operator's flags, or a tool
+            whose calls are forced takes no object.
     """
     tools = tuple(Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in offered)
     if wanted is None:
@@ -103,15 +104,26 @@ def read_tool_use(
     if not tools:
         raise InvalidRequestError("tool_choice", _shown(wanted), "none: the request has no tools")
     if isinstance(wanted, NamedTool):
-        named = tuple(tool for tool in tools if tool.name == wanted.function.name)[:1]
+        named = [(index, tool) for index, tool in enumerate(tools) if tool.name == wanted.function.name][:1]
         if not named:
             names = ", ".join(tool.name for tool in tools)
             raise InvalidRequestError("tool_choice.function.name", wanted.function.name, names)
-        return ToolUse(choice=Choice.NAMED, tools=named, parser_name=parser_name)
+        _check_types(named)
+        return ToolUse(choice=Choice.NAMED, tools=(named[0][1],), parser_name=parser_name)
     if wanted == "auto" and not (is_auto_enabled and parser_name):
         allowed = "none, required, or a function by its name: auto needs --enable-auto-tool-choice and "
         raise InvalidRequestError("tool_choice", "auto", f"{allowed}--tool-call-parser to be set")
+    if wanted == "required":
+        _check_types(enumerate(tools))
     return ToolUse(choice=Choice(wanted), tools=tools, is_parallel=is_parallel, parser_name=parser_name)
+
+
+def _check_types(forced: Iterable[tuple[int, Tool]]) -> None:
+    """Refuse tools with forced calls, each given after its index, whose arguments are no object."""
+    for index, tool in forced:
+        if (kind := (tool.parameters or {}).get("type", "object")) != "object":
+            field = f"tools[{index}].function.parameters.type"
+            raise InvalidRequestError(field, kind, "object: arguments have names")
 
 
 def _shown(choice: str | NamedTool) -> str:

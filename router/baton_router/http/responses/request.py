@@ -40,6 +40,7 @@ RESPONSE_NAMES: Final[Mapping[str, str]] = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "tool_choice.function.name": "tool_choice.name",
+    "tools[].function.parameters.type": "tools[].parameters.type",
     "response_format.json_schema.schema": "text.format.schema",
     "reasoning_effort": "reasoning.effort",
 }
