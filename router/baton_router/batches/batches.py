@@ -26,7 +26,7 @@ from baton_router.batches.batch_run import BatchRun
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
 from baton_router.batches.lease import Lease
 from baton_router.batches.outputs import write_outputs
-from baton_router.batches.partial_results import PartialResults, read_lines
+from baton_router.batches.partial_results import PartialResults, numbered_lines, read_lines
 from baton_router.batches.record_folder import RecordFolder, in_thread, new_id
 from baton_router.core.batches.batch import (
     WINDOW_S,
@@ -371,7 +371,7 @@ def _num_done(batch: Batch) -> int:
 
 
 def _check(path: Path, checks: InputChecks) -> InputChecks:
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in numbered_lines(path):
         checks.add(number, line)
         if checks.is_over:
             break

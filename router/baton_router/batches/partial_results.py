@@ -25,10 +25,19 @@ def read_lines(path: Path) -> Iterator[BatchRequest | WrongLine]:
     Raises:
         OSError: the file cannot be read.
     """
+    return (line for _, line in numbered_lines(path))
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, BatchRequest | WrongLine]]:
+    """Yield the same after the line's number in the file, which counts empty ones and begins with 1.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield read_line(number, line)
+                yield number, read_line(number, line)
 
 
 class PartialResults:

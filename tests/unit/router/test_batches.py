@@ -303,11 +303,13 @@ def test_wrong_lines_fail_a_batch_and_none_is_sent(tmp_path: Path) -> None:
     async def scenario() -> None:
         asked = Asked()
         async with serving(tmp_path, asked) as batches:
-            batch = await begin(batches, lines(2) + b"{}\n")
+            batch = await begin(batches, b"\n" + lines(2) + b" \n{}\n")
             await over(batch)
             assert batch.status is BatchStatus.FAILED
             assert batch.errors is not None
-            assert [error.line for error in batch.errors.data] == [3]
+            (error,) = batch.errors.data
+            assert error.line == 5
+            assert error.message.startswith("line 5: ")
             assert (batch.output_file_id, batch.error_file_id) == (None, None)
         assert not asked.prompts
 
