@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -102,7 +103,7 @@ class _NoRoute:
         assert isinstance(error, HTTPException), "that is what this is registered for"
         path = request.url.path
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = ", ".join(sorted(_methods_at(request)))
             text = f"method is {request.method!r}; allowed at {path}: {allowed}"
             return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
         root_path = request.scope.get("root_path", "")
@@ -114,3 +115,9 @@ class _NoRoute:
             return HttpError(307, "moved", text, headers={"location": location + query})
         allowed = why_absent(known)
         return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: {allowed}")
+
+
+def _methods_at(request: Request) -> set[str]:
+    """Return the methods of all routes of a path."""
+    matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return set().union(*(route.methods for route in matching))
