@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from baton_router.http.connections.half_closed import HalfClosed
 from baton_router.http.connections.open_connections import OpenConnections, Stage
+from baton_router.http.connections.until_close import until_close
 from baton_router.process.http_settings import ConnectionLimits
 
 _UPGRADE: Final = b"upgrade"
@@ -110,6 +111,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
+        if cycle.scope["http_version"] != "1.1":
+            app = until_close(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     @property
