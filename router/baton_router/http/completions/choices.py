@@ -74,7 +74,7 @@ class ChoiceWriter:
             shown = _Positions(token_ids=token_ids, entries=entries)
             if echo is not None:
                 of_prompt = _Positions(token_ids=prompt.spec.prompt_token_ids, entries=prompt.logprobs)
-                shown = replace(shown, prompt=of_prompt)
+                shown = replace(shown, prompt=of_prompt, echo=echo)
             choice.logprobs = self._logprobs.write(shown)
         if shows_prompt and options.has_token_ids:
             choice.prompt_token_ids = list(prompt.spec.prompt_token_ids)
@@ -90,6 +90,8 @@ class _Positions:
     token_ids: Sequence[int]
     entries: Collection[PositionLogprobs]
     prompt: _Positions | None = None
+    echo: str = ""
+    """The text of the prompt."""
 
     @property
     def num_tokens(self) -> int:
@@ -123,14 +125,31 @@ class _LogprobsWriter:
             tokens=as_list(map(self._name, shown.all_token_ids()), num_tokens),
             token_logprobs=as_list(own, num_tokens),
             top_logprobs=as_list(tops, num_tokens),
-            text_offset=as_list(self._offsets(shown.all_token_ids()), num_tokens),
+            text_offset=as_list(self._offsets(shown), num_tokens),
         )
 
-    def _offsets(self, token_ids: Iterable[int]) -> Iterator[int]:
-        for token_id in token_ids:
+    def _offsets(self, shown: _Positions) -> Iterator[int]:
+        if shown.prompt is not None:
+            yield from self._prompt_offsets(shown.prompt.token_ids, shown.echo)
+        for token_id in shown.token_ids:
             yield self._offset
             if self._tokenizer.is_decoded(token_id, skip_special_tokens=self._skips_special):
                 self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+
+    def _prompt_offsets(self, token_ids: Iterable[int], text: str) -> Iterator[int]:
+        """Yield where in the prompt's `text` its tokens begin.
+
+        The text may lack special tokens, or have them, and the spaces that some tokenizers put before words.
+        """
+        decoder = _Utf8(errors="replace")
+        offset = 0
+        for token_id in token_ids:
+            yield min(offset, len(text))
+            added = self._tokenizer.added_text(token_id)
+            if added is None or text.startswith(added, offset):
+                piece = decoder.decode(self._tokenizer.token_bytes(token_id))
+                offset += len(piece) - (piece.startswith(" ") and not text.startswith(" ", offset))
+        self._offset = len(text)
 
     def _top(self, entry: PositionLogprobs) -> dict[str, float]:
         pairs = zip(entry.token_ids, entry.logprobs, strict=True)
