@@ -109,6 +109,23 @@ def test_tools_that_may_not_be_called_are_left_out_where_the_operator_wants_it(e
     run(scenario())
 
 
+@pytest.mark.parametrize("excludes", [True, False])
+def test_counted_tokens_are_those_of_the_message_without_its_excluded_tools(excludes: bool) -> None:
+    async def scenario() -> None:
+        template = "{{ messages[0].content }}{{ 'a tool' if tools else '' }}"
+        settings = {"http": answering(excludes_unused_tools=excludes), "chat_template": template}
+        async with http_cluster(worker(), **settings) as client:
+            tool = {"name": "f", "input_schema": {"type": "object"}}
+            body = {**QUESTION, "tools": [tool], "tool_choice": {"type": "none"}}
+            billed = (await client.post("/v1/messages", json=body)).json()["usage"]
+            del body["max_tokens"]
+            counted = (await client.post("/v1/messages/count_tokens", json=body)).json()
+            num_billed = billed["input_tokens"] + billed["cache_read_input_tokens"]
+            assert counted["input_tokens"] == num_billed
+
+    run(scenario())
+
+
 def test_seeds_follow_from_the_operators_seed() -> None:
     async def seeds(seed: int | None) -> list[int]:
         one = ScriptedWorker("w1", answers=[ANSWER] * 3)

@@ -141,8 +141,7 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         if value is not None and value not in neutral:
             raise InvalidRequestError(name, value, allowed)
     fill_in(body, settings.answers)
-    if settings.answers.excludes_unused_tools and body.tool_choice == "none":
-        body.tools = None
+    exclude_unused_tools(body, settings)
     conversation = read_conversation(body)
     tool_use = read_tool_use(
         body.tools or (),
@@ -157,6 +156,12 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
     if sampling["max_tokens"] is None and defaults.max_tokens != _SHORT:
         sampling["max_tokens"] = defaults.max_tokens
     return ChatPlan(conversation=conversation, sampling=sampling, tool_use=tool_use)
+
+
+def exclude_unused_tools(body: ChatRequest, settings: HttpSettings) -> None:
+    """Leave out tools that `tool_choice` rules out, where the operator wants that. Mutates `body`."""
+    if settings.answers.excludes_unused_tools and body.tool_choice == "none":
+        body.tools = None
 
 
 def chat_names(body: ChatRequest) -> AbstractContextManager[None]:

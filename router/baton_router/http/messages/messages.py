@@ -9,6 +9,7 @@ from baton_router.http.chat.output_parsers import find_reasoning
 from baton_router.http.chat.request import (
     ChatPlan,
     chat_names,
+    exclude_unused_tools,
     read_chat,
     read_conversation,
     release_conversation,
@@ -68,6 +69,7 @@ async def count_tokens(call: Call[CountRequest]) -> None:
     """
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
+        exclude_unused_tools(body, call.state.settings)
         conversation = await call.read(read_conversation, body)
         token_ids = await call.state.service.tokenize(
             conversation, model=body.model or "", add_special_tokens=None
