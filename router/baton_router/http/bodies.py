@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
@@ -15,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from baton_core.errors import InvalidRequestError, RequestError
+from baton_router.http.body_refusals import is_of_unknown_field, refusal_of
 from baton_router.http.errors import HttpError
 from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.streams.body_memory import BodyReservation
@@ -27,9 +27,6 @@ _MAX_LISTS: Final = 2**19
 """Lists and objects of a body."""
 _MAX_STRINGS: Final = 2**18
 """Strings of a body, the names in objects included."""
-_AT: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 
 
 async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: BodyReservation) -> bytes:
@@ -76,23 +73,24 @@ class BodyDecoder(Generic[BodyT]):
                 strict route, unknown.
         """
         _check_shape(body)
+        kind = self._kinds[0]
         try:
             with _without_collections():
-                return self._decode(body)
+                kind = self._choose(body)
+                return self._decode(kind, body)
         except msgspec.ValidationError as error:
-            raise _refusal(str(error)) from None
+            raise refusal_of(str(error), body, kind.body) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({error})") from None
         except RecursionError:
             raise nested_too_deeply() from None
 
-    def _decode(self, body: bytes) -> tuple[BodyT, Removal]:
+    def _decode(self, kind: _Kind[BodyT], body: bytes) -> tuple[BodyT, Removal]:
         removal = Removal()
-        kind = self._kinds[0] if len(self._kinds) == 1 else self._choose(body)
         try:
             return kind.decoder.decode(body), removal
         except msgspec.ValidationError as error:
-            if self._is_strict or not _UNKNOWN.match(str(error)):
+            if self._is_strict or not is_of_unknown_field(str(error)):
                 raise
             _check_shape(body, times=2)
             values = msgspec.json.decode(body)
@@ -103,6 +101,8 @@ class BodyDecoder(Generic[BodyT]):
         return msgspec.convert(values, kind.body, strict=False), removal
 
     def _choose(self, body: bytes) -> _Kind[BodyT]:
+        if len(self._kinds) == 1:
+            return self._kinds[0]
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
         return next((kind for kind in self._kinds if kind.matches(given)), self._kinds[0])
 
@@ -194,23 +194,3 @@ async def drop_body(receive: Receive) -> None:
 
 def _too_large(max_bytes: int) -> HttpError:
     return HttpError(413, "request_too_large", f"the body is too large; allowed: at most {max_bytes} bytes")
-
-
-class BodyFieldError(InvalidRequestError):
-    """A field of a body that does not fit its type, with the decoder's message."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(field, None, message)
-        self.args = (message,)
-
-
-def _refusal(message: str) -> BodyFieldError:
-    at = _AT.fullmatch(message)
-    text, path = (at[1], at[2]) if at else (message, "")
-    for pattern, what in ((_UNKNOWN, "unknown; allowed: the fields in /openapi.json"), (_MISSING, "missing")):
-        if (found := pattern.fullmatch(text)) is not None:
-            field = found[1] or "''"
-            name = f"{path}.{field}" if path else field
-            return BodyFieldError(name[:200], f"{name[:200]} is {what}")
-    name = path or "body"
-    return BodyFieldError(name, f"{name} is of the wrong type or out of range: {text[0].lower()}{text[1:]}")
