@@ -58,6 +58,27 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         yield cluster
 
 
+def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
+    long, pair = "word " * 5000, {"text_1": ["a", "b"], "text_2": "c"}
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        ("/score", pair, "text_1 is '2 texts'; allowed: one text, or as many as text_2 has, 1"),
+        ("/score", {"queries": "a", "items": []}, "items is []"),
+        ("/rerank", {"query": long, "documents": ["a"]}, "query is "),
+        ("/rerank", {"query": "a", "documents": ["a", long]}, "documents is "),
+        ("/v2/embed", {"texts": []}, "texts is []; allowed: at least one text"),
+        ("/v2/embed", {"texts": [long], "truncate": "NONE"}, "texts is "),
+        ("/v1/embeddings", {"input": long}, "input is "),
+    ]
+    with httpx.Client(
+        base_url=f"http://{served.http_address}", headers={"Authorization": f"Bearer {KEY}"}
+    ) as client:
+        for path, body, said in refused:
+            reply = client.post(path, json=body)
+            assert reply.status_code == 400, (path, reply.text)
+            message = reply.json().get("message") or reply.json()["error"]["message"]
+            assert message.startswith(said), message
+
+
 def test_openai_and_langchain_get_the_embeddings_of_one_process(
     served: Cluster, expected: list[list[float]]
 ) -> None:

@@ -194,6 +194,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": [""]}, "stop_sequences"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type is"),
     ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens is 5"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice.type is 'any'; allowed: auto or none"),
     ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name is 'b'"),
     (
         {"tools": [{"name": "b", "input_schema": {"type": "array"}}], "tool_choice": {"type": "any"}},

@@ -92,7 +92,7 @@ def test_text_becomes_tokens_and_back_without_workers() -> None:
             for wrong, param in (({}, "prompt"), (asked | chat, "prompt"), ({"prompt": 3}, "prompt")):
                 assert error_of(await client.post("/tokenize", json=wrong))[:2] == (400, param)
             refused = await client.post("/detokenize", json={"tokens": [2**31]})
-            assert error_of(refused)[0] == 400
+            assert error_of(refused)[:2] == (400, "tokens")
 
     run(scenario())
 
@@ -107,6 +107,8 @@ def test_operator_routes_are_off_unless_enabled() -> None:
         async with http_cluster(worker(), http=HttpSettings(enable_operator_routes=True)) as client:
             response = await client.post("/v1/load_lora_adapter", json=adapter)
             assert error_of(response)[:2] == (400, "lora_name")
+            response = await client.post("/v1/unload_lora_adapter", json={"lora_name": "a"})
+            assert error_of(response)[:2] == (404, "lora_name")
 
     run(scenario())
 

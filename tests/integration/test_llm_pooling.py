@@ -105,7 +105,9 @@ def test_pairs_are_scored_by_a_cross_encoder(tmp_path: Path) -> None:
     assert [0 < one.outputs.score < 1 for one in scores] == [True, True]
     (raw,) = llm.encode([tokens], PoolingParams(use_activation=False), pooling_task="score", use_tqdm=False)
     assert raw.outputs.data.sigmoid().tolist() == pytest.approx(expected.tolist(), abs=1e-5)
-    with pytest.raises(InvalidRequestError, match="data is '2 and 3 texts'"):
+    with pytest.raises(
+        InvalidRequestError, match="data_1 is '2 texts'; allowed: one text, or as many as data_2 has, 3"
+    ):
         llm.score(["a", "b"], ["a", "b", "c"])
 
 

@@ -127,6 +127,9 @@ def test_a_router_serves_adapters_under_names_of_their_own(cases: tuple[Path, li
     with pytest.raises(InvalidRequestError, match="lora_name is 'one'; allowed: a name that no model has"):
         served.read("one", lora.lora_path)
     served.add(served.read("one", lora.lora_path, replaces=True), replaces=True)
+    for names, said in ((("", "x"), "lora_name is ''; allowed"), (("a", ""), "lora_path is ''; allowed")):
+        with pytest.raises(InvalidRequestError, match=said):
+            served.read(*names)
     with pytest.raises(InvalidRequestError, match="lora_name is 'base'"):
         served.read("base", lora.lora_path, replaces=True)
     served.remove("one")

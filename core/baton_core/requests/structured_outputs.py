@@ -17,6 +17,8 @@ LIBRARIES: Final = ("xgrammar", "guidance")
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _OPTIONS: Final = ("disable_additional_properties", "whitespace_pattern")
 """Options of clients that are no fields: a schema is written out, a pattern refused."""
+_FILLED: Final = {"choice": "at least one string", "json_object": "true"}
+"""Allowed values of constraints whose empty value is none."""
 _NO_PATTERN: Final = (
     "nothing: the compilers of grammars have their own; disable_any_whitespace leaves no blanks"
 )
@@ -87,6 +89,10 @@ class StructuredOutputsParams:
             raise InvalidRequestError(name, is_closed, "true or false")
         if is_closed and given.get("json") is not None:
             given["json"] = _closed(given["json"])
+        kinds = [name for name in KINDS if given.get(name) is not None]
+        for name, allowed in _FILLED.items():
+            if kinds == [name] and not given[name]:
+                raise InvalidRequestError(f"structured_outputs.{name}", given[name], allowed)
         return cls(**given)
 
     @property

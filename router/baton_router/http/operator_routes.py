@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
-from baton_core.errors import STATUS, InvalidRequestError, RequestError
+from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestError
 from baton_core.sessions.control_messages import ControlAction
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
@@ -186,9 +186,19 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
 
 
 async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
-    """Reply with plain text; requests that have begun go on."""
+    """Reply with plain text; requests that have begun go on.
+
+    Raises:
+        HttpError: 404, there is none of that name.
+        RequestError: UNAVAILABLE, Redis is away.
+    """
     name = call.body.lora_name
-    await call.state.service.unload_adapter(name)
+    try:
+        await call.state.service.unload_adapter(name)
+    except RequestError as error:
+        if error.code is not ErrorCode.NOT_FOUND:
+            raise
+        raise HttpError(404, "model_not_found", str(error), param="lora_name") from None
     await call.respond(PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully."))
 
 

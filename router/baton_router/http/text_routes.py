@@ -12,6 +12,7 @@ from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import read_conversation
 from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
+from baton_router.http.field_names import renamed
 from baton_router.http.sampling_fields import Fields
 from baton_router.text.prompts import Prompt
 
@@ -100,9 +101,10 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
         RequestError: as `GenerationService.detokenize`.
     """
     body = call.body
-    text = await call.state.service.detokenize(
-        body.tokens, model=body.model or "", skip_special_tokens=bool(body.skip_special_tokens)
-    )
+    with renamed({"token_ids": "tokens"}):
+        text = await call.state.service.detokenize(
+            body.tokens, model=body.model or "", skip_special_tokens=bool(body.skip_special_tokens)
+        )
     call.release_body()
     await call.reply(DetokenizeReply(prompt=text))
 

@@ -15,21 +15,23 @@ from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import TextPair
 
 
-def pair_counts(num_first: int, num_second: int) -> int:
+def pair_counts(num_first: int, num_second: int, names: tuple[str, str] = ("data_1", "data_2")) -> int:
     """Return how often the first texts are repeated, so that each has its counterpart.
+
+    `names` are those of both fields.
 
     Raises:
         InvalidRequestError: there are neither one nor as many first texts as second ones, or there are none.
     """
     if not num_first or not num_second:
-        raise InvalidRequestError("data", f"{num_first} and {num_second} texts", "at least one of each")
+        raise InvalidRequestError(names[bool(num_first)], [], "at least one text")
     if num_first == num_second:
         return 1
     if num_first == 1:
         return num_second
-    raise InvalidRequestError(
-        "data", f"{num_first} and {num_second} texts", "one and any number, or as many of each"
-    )
+    first, second = names
+    allowed = f"one text, or as many as {second} has, {num_second}"
+    raise InvalidRequestError(first, f"{num_first} texts", allowed)
 
 
 def pair_prompt(

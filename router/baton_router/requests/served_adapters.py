@@ -74,8 +74,9 @@ class ServedAdapters:
             raise InvalidRequestError("lora_name", name, "none: this router runs without --enable-lora")
         check_name("lora_name", name, _MAX_NAME_CHARACTERS)
         self._check_free(name, replaces)
-        if not name or not path:
-            raise InvalidRequestError("lora_path" if name else "lora_name", path, "text that is not empty")
+        for field, value in (("lora_name", name), ("lora_path", path)):
+            if not value:
+                raise InvalidRequestError(field, value, "text that is not empty")
         folder = read_adapter_folder(path, self._max_rank)
         return Adapter(name=name, digest=folder.digest, path=str(folder.path.absolute()))
 

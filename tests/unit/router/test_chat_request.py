@@ -107,6 +107,12 @@ def test_both_fields_together_have_one_form() -> None:
     assert json.loads(form(None, tag).structural_tag) == tag
     with pytest.raises(InvalidRequestError, match="structured_outputs is 'json and regex'"):
         form({"regex": "a"}, schema)
+    for empty, said in (
+        (StructuredOutputs(choice=[]), r"structured_outputs.choice is \[\]; allowed: at least one string"),
+        (StructuredOutputs(json_object=False), "structured_outputs.json_object is False; allowed: true"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            read_structured_outputs(empty)
     with pytest.raises(InvalidRequestError, match="exactly one of"):
         form({}, None)
 

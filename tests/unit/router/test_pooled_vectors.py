@@ -74,9 +74,14 @@ def test_the_longer_text_of_a_pair_is_cut_first(lengths: list[int], limit: int, 
 
 def test_pairs_and_their_scores() -> None:
     assert [pair_counts(1, 3), pair_counts(2, 2)] == [3, 1]
-    for counts in ((0, 1), (2, 3), (2, 1)):
-        with pytest.raises(InvalidRequestError, match="data is"):
-            pair_counts(*counts)
+    for counts, said in (
+        ((0, 1), r"a is \[\]; allowed: at least one text"),
+        ((1, 0), r"b is \[\]; allowed: at least one text"),
+        ((2, 1), "a is '2 texts'; allowed: one text, or as many as b has, 1"),
+        ((2, 3), "a is '2 texts'; allowed: one text, or as many as b has, 3"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            pair_counts(*counts, ("a", "b"))
     assert similarity((1.0, 1.0), (1.0, 0.0)) == pytest.approx(math.sqrt(0.5))
     assert similarity((0.0,), (1.0,)) == 0.0
     one, other = torch.randn(3, 4), torch.randn(5, 4)

@@ -122,6 +122,8 @@ def _choose_tools(chat: ChatRequest, choice: InputToolChoice | None) -> None:
         return
     if choice.disable_parallel_tool_use:
         chat.parallel_tool_calls = False
+    if choice.type in ("any", "tool") and not chat.tools:
+        raise InvalidRequestError("tool_choice.type", choice.type, "auto or none: the request has no tools")
     match choice.type:
         case "any":
             chat.tool_choice = "required"

@@ -69,7 +69,7 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     """
     body = call.body
     pooled_model(call)
-    texts = _texts(body)
+    field, texts = _texts(body)
     prefix = _prefix(body.input_type, call.state.service.model.sentence_prompts)
     truncate = body.truncate or "END"
     fields = PoolingFields(
@@ -80,7 +80,7 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     )
     prompts: list[Prompt] = [prefix + text for text in texts]
     asked = task_request(fields, PoolingTask.EMBED, body.output_dimension)
-    results, ends = await pool(call, fields, prompts, asked)
+    results, ends = await pool(call, fields, prompts, asked, [field] * len(prompts))
     embeddings = EmbeddingsByType()
     for kind in body.embedding_types or ("float",):
         match kind:
@@ -103,18 +103,24 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     )
 
 
-def _texts(body: CohereEmbedRequest) -> list[str]:
-    given = [name for name in ("texts", "inputs", "images") if getattr(body, name)]
+def _texts(body: CohereEmbedRequest) -> tuple[str, list[str]]:
+    """Return the field that is given, and its texts."""
     if body.images:
         raise InvalidRequestError("images", "given", "nothing: inputs are text")
+    given = {name: value for name in ("texts", "inputs") if (value := getattr(body, name)) is not None}
+    if len(given) > 1:  # an empty one says nothing
+        given = {name: value for name, value in given.items() if value} or given
     if len(given) != 1:
         raise InvalidRequestError("texts", ", ".join(given) or None, "one of texts and inputs")
-    if body.texts:
-        return body.texts
-    return [_joined(number, one) for number, one in enumerate(body.inputs or ())]
+    ((field, values),) = given.items()
+    if not values:
+        raise InvalidRequestError(field, values, "at least one text")
+    return field, [_joined(number, one) for number, one in enumerate(values)]
 
 
-def _joined(number: int, given: EmbedInput) -> str:
+def _joined(number: int, given: str | EmbedInput) -> str:
+    if isinstance(given, str):
+        return given
     for part in given.content:
         if part.type != "text" or part.text is None:
             raise InvalidRequestError(f"inputs[{number}].content.type", part.type, "text")

@@ -68,19 +68,26 @@ def _split(given: PromptInput) -> list[Prompt]:
 
 
 async def pool(
-    call: Call[Any], fields: PoolingFields, prompts: Sequence[Prompt | TextPair], pooling: PoolingRequest
+    call: Call[Any],
+    fields: PoolingFields,
+    prompts: Sequence[Prompt | TextPair],
+    pooling: PoolingRequest,
+    names: Sequence[str] = (),
 ) -> tuple[list[PooledValues], list[Finished]]:
     """Pool each prompt; returns the results and the ends, in the order of the prompts.
+
+    `names` are the fields that errors name, one for each prompt; without them it is `input`.
 
     Raises:
         InvalidRequestError: a field is out of range; the message names it.
         RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, DEADLINE_EXCEEDED, or CANCELLED by a disconnect.
     """
+    names = names or ["input"] * len(prompts)
     if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequestError("input", f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
+        raise InvalidRequestError(names[-1], f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
     if fields.normalize is not None:
         raise InvalidRequestError("normalize", fields.normalize, "nothing: use_activation says it")
-    requests = _requests(call, fields, prompts, pooling)
+    requests = _requests(call, fields, prompts, pooling, names)
     async with generating(call, requests) as generation:
         del requests
         collected = await collect(generation, call.state.share)
@@ -90,7 +97,11 @@ async def pool(
 
 
 def _requests(
-    call: Call[Any], fields: PoolingFields, prompts: Sequence[Prompt | TextPair], pooling: PoolingRequest
+    call: Call[Any],
+    fields: PoolingFields,
+    prompts: Sequence[Prompt | TextPair],
+    pooling: PoolingRequest,
+    names: Sequence[str],
 ) -> list[GenerationRequest]:
     name = call.adopt_request_id(fields.request_id)
     stem = name[: MAX_REQUEST_ID_CHARACTERS - 8]
@@ -99,7 +110,7 @@ def _requests(
     return [
         GenerationRequest(
             prompt=prompt,
-            prompt_field="input",
+            prompt_field=prompt_field,
             model=fields.model or "",
             request_id=name if len(prompts) == 1 else f"{stem}-{number}",
             cache_salt=fields.cache_salt or "",
@@ -109,7 +120,7 @@ def _requests(
             context=context,
             pooling=pooling,
         )
-        for number, prompt in enumerate(prompts)
+        for number, (prompt, prompt_field) in enumerate(zip(prompts, names, strict=True))
     ]
 
 

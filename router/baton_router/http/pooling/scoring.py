@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -71,6 +71,13 @@ class RerankReply(msgspec.Struct, kw_only=True):
     results: list[RankedItem]
 
 
+class _Texts(NamedTuple):
+    """The texts of a field."""
+
+    field: str
+    texts: list[str]
+
+
 async def score(call: Call[ScoreRequest]) -> None:
     """Reply with the score of each pair.
 
@@ -79,8 +86,7 @@ async def score(call: Call[ScoreRequest]) -> None:
         RequestError: as `pool`.
     """
     body = call.body
-    first, second = _texts(body, _FIRST), _texts(body, _SECOND)
-    scores, ends = await _score_pairs(call, body, first, second)
+    scores, ends = await _score_pairs(call, body, _texts(body, _FIRST), _texts(body, _SECOND))
     await call.reply(
         ScoreReply(
             id=f"score-{call.request_id}",
@@ -105,7 +111,8 @@ async def rerank(call: Call[RerankRequest]) -> None:
     if not body.documents:
         raise InvalidRequestError("documents", [], "at least one document")
     documents = [_text(one) for one in body.documents]
-    scores, ends = await _score_pairs(call, body, [_text(body.query)], documents)
+    query = _Texts("query", [_text(body.query)])
+    scores, ends = await _score_pairs(call, body, query, _Texts("documents", documents))
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     await call.reply(
         RerankReply(
@@ -125,11 +132,12 @@ async def rerank(call: Call[RerankRequest]) -> None:
 
 
 async def _score_pairs(
-    call: Call[Any], body: PairFields, first: list[str], second: list[str]
+    call: Call[Any], body: PairFields, ones: _Texts, others: _Texts
 ) -> tuple[list[float], list[Finished]]:
     """Score the pairs: by a cross-encoder, or by the embeddings of each text, each computed once."""
     model, service = pooled_model(call), call.state.service
-    repeats = pair_counts(len(first), len(second))
+    first, second = ones.texts, others.texts
+    repeats = pair_counts(len(first), len(second), (ones.field, others.field))
     if body.max_tokens_per_query is not None or body.max_tokens_per_doc is not None:
         first, second = await service.run_in_thread(_cut, service.tokenizer, body, first, second)
     task = model.scores_by
@@ -138,13 +146,14 @@ async def _score_pairs(
         raise InvalidRequestError("model", service.model_names[0], f"{allowed}; this one has {model.tasks}")
     if task is PoolingTask.CLASSIFY:
         prompts = _pair_prompts(service.tokenizer, model, body, first * repeats, second)
-        results, ends = await pool(call, body, prompts, task_request(body, task))
+        fields = [others.field] * len(prompts)
+        results, ends = await pool(call, body, prompts, task_request(body, task), fields)
         return [floats_of(one)[0] for one in results], ends
     texts: list[Prompt | TextPair] = [*first, *second]
-    results, ends = await pool(call, body, texts, task_request(body, task))
-    ones, others = results[: len(first)] * repeats, results[len(first) :]
+    fields = [ones.field] * len(first) + [others.field] * len(second)
+    results, ends = await pool(call, body, texts, task_request(body, task), fields)
     if task is PoolingTask.TOKEN_EMBED:
-        pairs = zip(ones, others, strict=True)
+        pairs = zip(results[: len(first)] * repeats, results[len(first) :], strict=True)
         return await service.run_in_thread(lambda: [late_interaction(*pair) for pair in pairs]), ends
     vectors = [floats_of(one) for one in results]
     ones_, others_ = vectors[: len(first)] * repeats, vectors[len(first) :]
@@ -188,13 +197,13 @@ def _cut(
     )
 
 
-def _texts(body: ScoreRequest, names: Sequence[str]) -> list[str]:
+def _texts(body: ScoreRequest, names: Sequence[str]) -> _Texts:
     """Return the texts of whichever of these fields is given."""
     given = {name: value for name in names if (value := getattr(body, name)) is not None}
     if len(given) != 1:
         raise InvalidRequestError(names[0], ", ".join(given) or None, f"one of {', '.join(names)}")
-    (texts,) = given.values()
-    return [_text(one) for one in (texts if isinstance(texts, list) else [texts])]
+    ((name, texts),) = given.items()
+    return _Texts(name, [_text(one) for one in (texts if isinstance(texts, list) else [texts])])
 
 
 def _text(given: str | TextItem) -> str:
