@@ -29,8 +29,8 @@ _BY_TYPE: Final = {
     "null": frozenset[str](),
 }
 _KEPT: Final = _FREE | _ALONE | frozenset().union(*_BY_TYPE.values())
-_PLAIN_REF: Final = re.compile(r"#(?:/[A-Za-z0-9_$.-]+)*")
-"""Pointers in this schema without escapes: others xgrammar takes for any value, or does not find."""
+_PLAIN_REF: Final = re.compile(r"#(?:/(?!\d+(?:/|\Z))[A-Za-z0-9_$.-]+)*")
+"""Pointers in this schema without escapes or indexes: xgrammar takes others for any value, or finds none."""
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_INTEGER: Final = 2**62
 _ROUGH: Final = frozenset(
