@@ -105,7 +105,7 @@ def test_after_a_failure_nobody_waits_for_what_is_lost(llm: LLM) -> None:
 
 
 def test_an_interrupt_ends_what_is_enqueued_too(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> None:
+    def interrupt(awaited: object) -> None:
         raise KeyboardInterrupt
 
     llm.enqueue(PROMPTS, greedy(9))

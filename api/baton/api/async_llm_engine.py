@@ -11,9 +11,9 @@ from baton.api.async_weight_updates import AsyncWeightUpdates
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
-from baton.api.llm_engine import Builder
 from baton.api.lora_methods import AsyncLoRAMethods
 from baton.api.metrics import Metric
+from baton.api.open_requests import Builder, push_event
 from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.api.weight_updates import WeightUpdates
@@ -21,14 +21,14 @@ from baton.config.engine_args import AsyncEngineArgs, EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
 from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
-from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
+from baton.executors.executor import ABORTED, AsyncExecutor, Inbox
 from baton.inputs import PromptType, TokensPrompt
 from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -72,6 +72,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             local=EngineLoop,
         )
         self._open: dict[str, Inbox] = {}
+        self.requests.used_ids = self._open
         self._is_sleeping = False
         self._weights = WeightUpdates()
 
@@ -364,7 +365,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             self._log_request(builder)
             while True:
                 for event in await inbox.take():
-                    _read(builder, event)
+                    push_event(builder, event)
                 output = builder.take()
                 if builder.is_over:
                     break
@@ -384,17 +385,3 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         if isinstance(self.args, AsyncEngineArgs) and self.args.enable_log_requests:
             spec = builder.spec
             _log.info("request %s: %d tokens, %s", spec.request_id, len(spec.prompt_token_ids), spec.params)
-
-
-def _read(builder: Builder, event: InboxEvent) -> None:
-    """Pass an event to a builder.
-
-    Raises:
-        RequestError: the request failed.
-    """
-    if isinstance(event, BatonError):
-        raise RequestError(event.code, f"{builder.request_id}: {event}")
-    if isinstance(event, str):
-        builder.abort()
-    elif not builder.is_over:
-        builder.push(event)

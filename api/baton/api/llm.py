@@ -257,7 +257,7 @@ class LLM(LLMOperations, PoolingMethods):
     def wait_for_completion(
         self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True
     ) -> list[Any]:
-        """Finish everything that was enqueued; returns the outputs in that order.
+        """Finish everything that is open; returns the outputs, first of what was enqueued, in that order.
 
         Raises:
             InvalidRequestError: `output_type` is none that requests have here.
@@ -268,7 +268,7 @@ class LLM(LLMOperations, PoolingMethods):
         if own not in types:
             raise InvalidRequestError("output_type", output_type, f"{own.__name__}, as this model gives")
         self.llm_engine.require_awake()
-        return self._offline.wait(self._offline.enqueued, use_tqdm)
+        return self._offline.wait(self._offline.unfinished, use_tqdm)
 
     # --- what is known of the model ---
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
 from baton.api.lora_methods import LoRAMethods
 from baton.api.metrics import Metric
-from baton.api.output_builder import OutputBuilder
-from baton.api.pooled_output_builder import PooledOutputBuilder
+from baton.api.open_requests import AnyOutput, Builder, OpenRequests
 from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
@@ -21,11 +20,9 @@ from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
 from baton.inputs import PromptType
 from baton.lora import LoRARequest
-from baton.outputs import RequestOutput
-from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -37,9 +34,6 @@ from baton_worker.controls.engine_operations import (
     Sleep,
     WakeUp,
 )
-
-Builder: TypeAlias = OutputBuilder | PooledOutputBuilder
-AnyOutput: TypeAlias = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
 
 class LLMEngine(ConfiguredEngine, LoRAMethods):
@@ -75,9 +69,9 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             spawned=SpawnedExecutor,
             local=InProcessExecutor,
         )
-        self._open: dict[str, Builder] = {}
-        self._outputs: list[AnyOutput] = []
-        self._is_sleeping = False
+        self._open = OpenRequests(self.metrics)
+        self.requests.used_ids = self._open
+        self._is_sleeping = self._is_closed = False
 
     @classmethod
     def from_engine_args(
@@ -166,13 +160,13 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
 
         Raises:
             InvalidRequestError: an open request has its id.
-            RequestError: UNAVAILABLE, the engine sleeps.
+            RequestError: UNAVAILABLE, the engine sleeps or is shut down.
         """
-        request_id = builder.request_id
-        if request_id in self._open:
-            raise InvalidRequestError("request_id", request_id, "a name that no open request has")
+        if self._is_closed:
+            raise RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
+        self._open.require_unused(builder.request_id)
         self._executor.submit(builder.spec)
-        self._open[request_id] = builder
+        self._open.add(builder)
 
     def abort_request(
         self,
@@ -181,42 +175,30 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         *,
         request_ids: Iterable[str] = (),
     ) -> None:
-        """End requests without further outputs; ended and unknown ones are ignored.
+        """End requests without further outputs; unknown ones are ignored.
 
         `request_ids` is the newer name of `request_id`; ids are the same inside, so `internal` has no effect.
         """
         named = [request_id] if isinstance(request_id, str) else [*request_id]
-        self._abort([*named, *request_ids])
+        named += request_ids
+        self._executor.abort(self._open.end(named))
+        self._open.drop(named)
 
-    def step(self) -> list[AnyOutput]:
+    def step(self, awaited: Container[str] | None = None) -> list[AnyOutput]:
         """Run one step of the open requests; returns the outputs to show.
+
+        With `awaited` these are only the last outputs of those requests; what others have to show comes with
+        a later step.
 
         Raises:
             RequestError: a request failed and has ended. The outputs of this step come with the next.
         """
-        failed: RequestError | None = None
-        touched: dict[str, Builder] = {}
-        for request_id, event in self._executor.step():
-            if (builder := self._open.get(request_id)) is None:
-                continue
-            if isinstance(event, BatonError):
-                failed = failed or RequestError(event.code, f"{request_id}: {event}")
-                del self._open[request_id]
-                continue
-            builder.push(event)
-            touched[request_id] = builder
-            if builder.is_over:
-                del self._open[request_id]
-                self.metrics.finish(builder)
-        self._outputs += [output for builder in touched.values() if (output := builder.take()) is not None]
-        if failed is not None:
-            raise failed
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        self._open.read(self._executor.step())
+        return self._open.take(awaited)
 
     def has_unfinished_requests(self) -> bool:
         """True if a step has anything to do, or to show."""
-        return bool(self._open or self._outputs)
+        return bool(self._open.unfinished)
 
     def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
         """The same of a stage of a pipeline; there is one, 0.
@@ -234,7 +216,12 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
     @property
     def open_requests(self) -> tuple[str, ...]:
         """Ids of the requests that are not over."""
-        return tuple(self._open)
+        return self._open.ids
+
+    @property
+    def unfinished_requests(self) -> tuple[str, ...]:
+        """Ids of the requests that are not over, or whose last output no step has returned yet."""
+        return self._open.unfinished
 
     # --- what operators do ---
 
@@ -299,7 +286,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         command = Sleep(level=level)
         command.check_mode(mode)
         if mode == "abort":
-            self._outputs += self._abort(list(self._open))
+            self._executor.abort(self._open.end(self._open.ids))
         if mode == "wait":
             self.finish_requests()
         self._executor.control(command)
@@ -313,10 +300,8 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         """
         if self._open:
             self.require_awake()
-        outputs: list[AnyOutput] = []
         while self._open:
-            outputs += self.step()
-        self._outputs = outputs + self._outputs
+            self._open.read(self._executor.step())
 
     def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
@@ -384,14 +369,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             self.metrics.log(self._executor.load())
 
     def close(self) -> None:
-        """Close the executor; the engine takes no request afterwards."""
+        """End the open requests and the executor; the engine takes no request afterwards."""
+        self._is_closed = True
+        self.abort_request(self._open.unfinished)
         self._executor.close()
-
-    def _abort(self, request_ids: list[str]) -> list[AnyOutput]:
-        """End requests; returns their last outputs."""
-        builders = [builder for name in request_ids if (builder := self._open.pop(name, None)) is not None]
-        self._executor.abort([builder.request_id for builder in builders])
-        for builder in builders:
-            builder.abort()
-            self.metrics.finish(builder)
-        return [output for builder in builders if (output := builder.take()) is not None]

@@ -21,7 +21,7 @@ class LLMOperations:
         self.close()
 
     def close(self) -> None:
-        """End the workers; it cannot generate afterwards."""
+        """End the open requests and the workers; it cannot generate afterwards."""
         self.llm_engine.close()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:

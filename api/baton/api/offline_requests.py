@@ -1,11 +1,12 @@
-"""The requests of one `LLM`: taken all at once or enqueued, shown when they are over."""
+"""The requests of one `LLM`: taken all at once or none of them, shown when they are over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from baton.api.llm_engine import AnyOutput, LLMEngine
+from baton.api.llm_engine import LLMEngine
+from baton.api.open_requests import AnyOutput, Builder
 from baton.api.progress import Progress, UseTqdm, counted
 from baton.api.prompts import one_each
 from baton.api.request_builder import RequestOptions
@@ -28,13 +29,16 @@ class OfflineRequests:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
-        self._enqueued: dict[str, AnyOutput | None] = {}
-        """Enqueued requests that no caller waits for yet, each with its output once it has ended."""
+        self._enqueued: list[str] = []
+        """Ids of enqueued requests that no caller has waited for, and perhaps of some that were aborted."""
 
     @property
-    def enqueued(self) -> list[str]:
-        """Ids of the requests that no caller has waited for, in their order."""
-        return list(self._enqueued)
+    def unfinished(self) -> list[str]:
+        """Ids of the requests that no caller has waited for: first the enqueued ones, in their order."""
+        unfinished = self._engine.unfinished_requests
+        enqueued = set(self._enqueued).intersection(unfinished)
+        in_order = [name for name in self._enqueued if name in enqueued]
+        return in_order + [name for name in unfinished if name not in enqueued]
 
     def enqueue(
         self,
@@ -70,44 +74,47 @@ class OfflineRequests:
                 prompt, one, options, max_model_len=engine.max_model_len, pooling=engine.pooling
             )
             builders.append(builder)
-        # An executor runs a part of them at a time.
-        for builder in sorted(builders, key=lambda builder: builder.spec.priority):
-            engine.submit(builder)
+        self._submit(builders)
         names = [builder.request_id for builder in builders]
-        self._enqueued |= dict.fromkeys(names)
+        self._enqueued += names
         return names
 
     def wait(self, names: Sequence[str], use_tqdm: UseTqdm) -> list[Any]:
-        """Step until these requests are over; outputs of others are stored for them meanwhile.
+        """Step until these requests are over; what others have to show stays with the engine.
 
         Raises:
             RequestError: a request failed, perhaps one of the others; these are over.
         """
-        engine = self._engine
-        missing = set(names)
-        outputs: dict[str, AnyOutput] = {
-            name: output for name in names if (output := self._enqueued.get(name)) is not None
-        }
-        missing -= outputs.keys()
+        engine, missing = self._engine, set(names)
+        outputs: dict[str, AnyOutput] = {}
         try:
             with Progress(len(missing), use_tqdm) as progress:
                 while missing:
-                    for output in engine.step():
-                        if output.request_id in missing:
-                            missing.discard(output.request_id)
-                            outputs[output.request_id] = output
-                            progress.add(output)
-                        else:
-                            self._enqueued[output.request_id] = output
+                    for output in engine.step(missing):
+                        missing.discard(output.request_id)
+                        outputs[output.request_id] = output
+                        progress.add(output)
         except BaseException as error:
-            # An interrupt may have cut a step short: what the others had brought is lost.
-            engine.abort_request(missing if isinstance(error, Exception) else engine.open_requests)
-            alive = set(engine.open_requests)
-            self._enqueued = {
-                name: output for name, output in self._enqueued.items() if output or name in alive
-            }
+            # An interrupt may have cut a step short: what it brought the others is lost.
+            lost = () if isinstance(error, Exception) else engine.open_requests
+            engine.abort_request([*missing, *lost])
             raise
         finally:
-            for name in names:
-                self._enqueued.pop(name, None)
+            waited_for = set(names)
+            self._enqueued = [name for name in self._enqueued if name not in waited_for]
         return [outputs[name] for name in names]
+
+    def _submit(self, builders: Iterable[Builder]) -> None:
+        """Submit all requests, by their priorities: an executor runs a part of them at a time.
+
+        Raises:
+            BatonError: one was refused; none of them is open.
+        """
+        submitted: list[str] = []
+        try:
+            for builder in sorted(builders, key=lambda builder: builder.spec.priority):
+                self._engine.submit(builder)
+                submitted.append(builder.request_id)
+        except BaseException:
+            self._engine.abort_request(submitted)
+            raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from random import Random
@@ -92,6 +92,8 @@ class RequestBuilder:
         self._takes_text = takes_text
         self.adapters = KnownAdapters(max_lora_rank)
         self.counter = Counter()
+        self.used_ids: Container[str] = ()
+        """Ids that are not chosen: those of the open requests."""
         self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
 
     @property
@@ -191,7 +193,9 @@ class RequestBuilder:
         return given
 
     def _next_id(self) -> str:
-        return str(next(self.counter))
+        while (request_id := str(next(self.counter))) in self.used_ids:
+            pass
+        return request_id
 
     def _decode_token(self, token_id: int) -> str:
         return self.tokenizer.decode((token_id,), skip_special_tokens=False)
