@@ -48,6 +48,9 @@ class ContentFormats:
         return cls(takes_text=tests_text or not takes_parts, takes_parts=takes_parts)
 
 
+_TEXT_ONLY: Final = ContentFormats(takes_text=True, takes_parts=False)
+
+
 def read_messages(messages: Sequence[Mapping[str, Any]], formats: ContentFormats) -> list[Message]:
     """Return copies of the messages, in formats that the template takes.
 
@@ -63,23 +66,32 @@ def _read_message(name: str, message: Mapping[str, Any], formats: ContentFormats
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidRequestError(name, message, "objects with a role")
     read: Message = {key: value for key, value in message.items() if value is not None}
-    match message.get("content"):
-        case None:  # templates expect no content then, rather than none
-            pass
-        case str() as text:
-            read["content"] = text if formats.takes_text else [{"type": "text", "text": text}]
-        case list() | tuple() as parts:
-            texts = [_text_of(f"{name}.content[{index}]", part) for index, part in enumerate(parts)]
-            as_parts = [{"type": "text", "text": text} for text in texts]
-            read["content"] = as_parts if formats.takes_parts else "\n".join(texts)
-        case content:
-            raise InvalidRequestError(f"{name}.content", content, "text, a list of parts, or null")
-    if message.get("tool_calls") is not None:
-        read["tool_calls"] = _read_calls(f"{name}.tool_calls", message["tool_calls"])
+    read["content"] = _read_content(f"{name}.content", message, formats)
+    if "tool_calls" in read:
+        read["tool_calls"] = _read_calls(f"{name}.tool_calls", read["tool_calls"])
+        if not read["tool_calls"]:  # templates test for the key
+            del read["tool_calls"]
     reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
     if reasoning is not None:
         read = {"thinking": reasoning, **read, "reasoning_content": reasoning}
     return read
+
+
+def _read_content(name: str, message: Mapping[str, Any], formats: ContentFormats) -> str | list[Message]:
+    """Return a content in a format that the template takes; a tool's result is text for every template."""
+    if message["role"] == "tool":
+        formats = _TEXT_ONLY
+    match message.get("content"):
+        case None:
+            return "" if formats.takes_text else []
+        case str() as text:
+            return text if formats.takes_text else [{"type": "text", "text": text}]
+        case list() | tuple() as parts:
+            texts = [_text_of(f"{name}[{index}]", part) for index, part in enumerate(parts)]
+            as_parts: list[Message] = [{"type": "text", "text": text} for text in texts]
+            return as_parts if formats.takes_parts else "\n".join(texts)
+        case content:
+            raise InvalidRequestError(name, content, "text, a list of parts, or null")
 
 
 def _text_of(name: str, part: object) -> str:
@@ -104,21 +116,23 @@ def _read_calls(name: str, calls: object) -> list[Message]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             raise InvalidRequestError(f"{name}[{index}]", call, "an object with a function")
-        arguments = _read_arguments(f"{name}[{index}].function.arguments", function.get("arguments"))
+        arguments = _read_arguments(function.get("arguments"))
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read
 
 
-def _read_arguments(name: str, arguments: object) -> Mapping[str, Any]:
-    value = arguments or {}
-    if isinstance(value, str):
+def _read_arguments(arguments: object) -> object:
+    """Return the value of JSON text, and others as they are; no arguments where there is no such value.
+
+    The text of a call may have been cut within its arguments, and the conversation goes on.
+    """
+    value = arguments
+    if isinstance(arguments, str):
         try:
-            value = json.loads(value)
+            value = json.loads(arguments)
         except (ValueError, RecursionError):
-            raise InvalidRequestError(name, arguments, "a JSON object") from None
-    if not isinstance(value, Mapping):
-        raise InvalidRequestError(name, arguments, "a JSON object")
-    return value
+            value = None
+    return {} if value is None else value
 
 
 def _is_content(node: nodes.Node, names: frozenset[str]) -> bool:
