@@ -29,7 +29,7 @@ def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict
     """
     by_name = {flag.name.removeprefix("--"): flag for flag in flags}
     values: dict[str, Any] = {}
-    for key, value in _read_pairs(path):
+    for key, value in read_pairs(path):
         name = long_name(f"--{key.lstrip('-')}").removeprefix("--") if isinstance(key, str) else ""
         where = f"{path}: {key}" if isinstance(key, str) else path
         if name.startswith("no-") and isinstance(value, bool) and name not in by_name:
@@ -47,8 +47,12 @@ def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict
     return values
 
 
-def _read_pairs(path: str) -> list[tuple[object, object]]:
-    """Keys and values as they are written, a repeated key as often as it is."""
+def read_pairs(path: str) -> list[tuple[object, object]]:
+    """Return keys and values as they are written, a repeated key as often as it is.
+
+    Raises:
+        InvalidConfigError: the file cannot be read, or is no mapping in YAML.
+    """
     try:
         loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
         root = loader.get_single_node()

@@ -12,6 +12,7 @@ _POOLED: Final = (
 )
 _STAND_INS: Final = "baton.vllm_alias.stand_ins"
 _TOKENIZERS: Final = "baton.vllm_alias.tokenizers"
+_PARSER: Final = {"baton.vllm_alias.argument_parser": "FlexibleArgumentParser"}
 _PARALLEL_STATE: Final = {
     _STAND_INS: (
         "cleanup_dist_env_and_memory destroy_distributed_environment destroy_model_parallel "
@@ -80,8 +81,8 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.transformers_utils.tokenizer": {_TOKENIZERS: "get_tokenizer"},
     "vllm.usage": {},
     "vllm.usage.usage_lib": {_STAND_INS: "UsageContext is_usage_stats_enabled"},
-    "vllm.utils": {_STAND_INS: "FlexibleArgumentParser get_ip get_open_port random_uuid"},
-    "vllm.utils.argparse_utils": {_STAND_INS: "FlexibleArgumentParser"},
+    "vllm.utils": {**_PARSER, _STAND_INS: "get_ip get_open_port random_uuid"},
+    "vllm.utils.argparse_utils": _PARSER,
     "vllm.utils.network_utils": {_STAND_INS: "get_ip get_open_port"},
     "vllm.v1": {},
     "vllm.v1.engine": {},

@@ -5,19 +5,14 @@ Each does what vLLM documents, as far as it has a meaning where one process comp
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
-import sys
 import uuid
-from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from baton.commands.spelling import written_out
-from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.vllm_alias import envs
 from baton_service.reachability import reachable_host
 from baton_service.tcp import listen_at
@@ -70,23 +65,6 @@ def init_logger(name: str) -> OnceLogger:
 @cache
 def _log_once(logger: logging.Logger, level: int, message: str, args: tuple[object, ...]) -> None:
     logger.log(level, message, *args)
-
-
-class FlexibleArgumentParser(argparse.ArgumentParser):
-    """A parser to which `--max_model_len` is `--max-model-len`.
-
-    One with an engine's flags also reads dotted keys of JSON, such as `--compilation-config.mode=3`.
-    """
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        known = self._option_string_actions
-        shorts = {short: flag for short, flag in SHORT_FLAGS.items() if short in known and flag in known}
-        given = sys.argv[1:] if args is None else args
-        return super().parse_known_args(
-            written_out(given, shorts, has_model=False, other_names={}), namespace
-        )
 
 
 class Platform:
