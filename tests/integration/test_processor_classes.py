@@ -12,7 +12,7 @@ from torch import Tensor
 
 from baton import LLM, SamplingParams
 from baton.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectionality
-from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
+from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_core.sessions.router_messages import RequestSpec
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
@@ -141,9 +141,9 @@ def test_an_llm_takes_a_class_or_its_name(given: str | type, folder: Path) -> No
         outputs = llm.generate([PROMPT, PROMPT], params, use_tqdm=False)
         tokens = [output.outputs[0].token_ids for output in outputs]
         assert tokens == [output.outputs[0].token_ids for output in of_functions]
-        with pytest.raises(RequestError, match=r"extra_args is .*takes \(every is below 1\)") as caught:
-            llm.generate(PROMPT, greedy(2, extra_args={"every": 0}), use_tqdm=False)
-        assert caught.value.code is ErrorCode.INVALID_REQUEST
+        with pytest.raises(InvalidRequestError, match=r"extra_args is .*takes \(every is below 1\)"):
+            llm.generate([PROMPT] * 2, [greedy(2), greedy(2, extra_args={"every": 0})], use_tqdm=False)
+        assert not llm.llm_engine.has_unfinished_requests()
         assert llm.generate(PROMPT, greedy(12), use_tqdm=False)[0].outputs[0].token_ids == tokens[0]
 
 

@@ -11,7 +11,9 @@ from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
 from baton.config.environment import max_n_sequences
 from baton.config.ignored_engine_args import log_ignored
+from baton.config.processor_names import applied_names
 from baton.processes.plugins import load_plugins
+from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
@@ -70,7 +72,8 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
 
     Raises:
         InvalidModelError: the tokenizer is broken.
-        InvalidConfigError: no reasoning parser has the name, or the plug-in fails.
+        InvalidConfigError: no reasoning parser has the name, or the plug-in fails; or a logits processor
+            cannot be used.
     """
     reasoning = None
     if args.reasoning_parser_plugin:
@@ -89,10 +92,14 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         enable_prompt_embeds=args.enable_prompt_embeds,
         is_in_process=not args.is_disaggregated,
     )
+    processors = None  # workers of other processes check what theirs take
+    if not args.is_disaggregated:
+        processors = LogitsProcessors.load(applied_names(args.logits_processors))
     return RequestBuilder(
         model,
         Tokenizer(model),
         limits,
+        processors=processors,
         seed=args.seed,
         takes_text=not args.skip_tokenizer_init,
         max_lora_rank=args.max_lora_rank if args.enable_lora else None,

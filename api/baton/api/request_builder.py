@@ -19,6 +19,7 @@ from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params
 from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, check_runner
+from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
@@ -71,8 +72,8 @@ class Counter:
 class RequestBuilder:
     """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls.
 
-    Without `takes_text` prompts are token ids, and outputs have no text; without a `max_lora_rank` there are
-    no adapters.
+    Classes of `processors` check sampling parameters. Without `takes_text` prompts are token ids, and outputs
+    have no text; without a `max_lora_rank` there are no adapters.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class RequestBuilder:
         tokenizer: Tokenizer,
         limits: RequestLimits,
         *,
+        processors: LogitsProcessors | None = None,
         seed: int,
         takes_text: bool = True,
         max_lora_rank: int | None = None,
@@ -88,6 +90,7 @@ class RequestBuilder:
         self.tokenizer = tokenizer
         self._defaults = model.sampling_defaults
         self._reader = PromptReader((), model, tokenizer, limits)
+        self._processors = processors
         self._random = Random(seed)
         self._takes_text = takes_text
         self.adapters = KnownAdapters(max_lora_rank)
@@ -136,6 +139,8 @@ class RequestBuilder:
             **tokenization,
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
+        if self._processors is not None:
+            self._processors.of(spec.params)
         spec = replace(spec, adapter=self.adapters.find(options.lora_request))
         kind, arrival_s, lora = options.kind, options.arrival_s, options.lora_request
         return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s, lora_request=lora)

@@ -30,6 +30,11 @@ def installed_names() -> tuple[str, ...]:
     return tuple(sorted(one.value for one in entry_points(group=PLUGINS)))
 
 
+def applied_names(processors: Sequence[str | type]) -> tuple[str, ...]:
+    """Return the names that an engine loads: those of installed packages, then those of its arguments."""
+    return (*installed_names(), *map(str, processors))
+
+
 def _name_of(found: type, is_disaggregated: bool) -> str:
     module, path = found.__module__, found.__qualname__
     named: Any = reduce(

@@ -10,7 +10,7 @@ from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
 from baton.config.lora_args import adapter_settings
 from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
-from baton.config.processor_names import installed_names
+from baton.config.processor_names import applied_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_core.sessions.worker_info import Role
@@ -59,7 +59,7 @@ def worker_settings(
         cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
         speculative=_drafts_of(args, others.get("role", Role.MIXED)),
-        logits_processors=(*installed_names(), *map(str, args.logits_processors)),
+        logits_processors=applied_names(args.logits_processors),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
         has_dummy_weights=args.load_format == "dummy",
