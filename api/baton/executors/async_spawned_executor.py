@@ -15,7 +15,7 @@ from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import read_load
-from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.errors import BatonError, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
@@ -53,8 +53,7 @@ class AsyncSpawnedExecutor:
             InvalidRequestError: a logits processor is a function of this process.
             RequestError: UNAVAILABLE, the processes have ended.
         """
-        if not self.is_running:
-            raise RequestError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
+        self._process.require_running()
         request = encode_request(spec, self.max_model_len)
         task = asyncio.create_task(self._read(request, spec.adapter, inbox))
         self._tasks[spec.request_id] = task
@@ -76,10 +75,17 @@ class AsyncSpawnedExecutor:
         return await asyncio.to_thread(ask_workers, self._process, command, has_open_requests=has_open)
 
     async def load(self) -> ExecutorLoad:
-        """Return the load that the workers reported last."""
-        return read_load(
-            await self._stub().GetModelInfo(pb.GetModelInfoRequest(), metadata=self._process.access.metadata)
-        )
+        """Return the load that the workers reported last.
+
+        Raises:
+            RequestError: the router does not answer, or the processes have ended.
+        """
+        self._process.require_running()
+        request, metadata = pb.GetModelInfoRequest(), self._process.access.metadata
+        try:
+            return read_load(await self._stub().GetModelInfo(request, metadata=metadata))
+        except grpc.RpcError as error:
+            raise request_error(error) from None
 
     def close(self) -> None:
         """End the processes."""

@@ -42,8 +42,9 @@ def ask_workers(process: ServingProcess, command: Control, *, has_open_requests:
     Raises:
         InvalidRequestError: it cannot be done while requests are open; or it names a function of this
             process, or a value that JSON cannot hold.
-        RequestError: a worker could not do it; the message names it.
+        RequestError: a worker could not do it; the message names it. Or the processes have ended.
     """
+    process.require_running()
     if has_open_requests and isinstance(command, ResetPrefixCache):
         return [False]
     if has_open_requests and isinstance(command, Sleep) and command.level:

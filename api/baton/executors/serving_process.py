@@ -90,6 +90,15 @@ class ServingProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def require_running(self) -> None:
+        """Refuse what needs the processes once they have ended.
+
+        Raises:
+            RequestError: UNAVAILABLE, they have.
+        """
+        if not self.is_running:
+            raise RequestError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
+
     def close(self) -> None:
         """End the processes."""
         self._end_input()

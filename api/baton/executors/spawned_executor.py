@@ -57,7 +57,9 @@ class SpawnedExecutor:
 
         Raises:
             InvalidRequestError: a logits processor is a function of this process.
+            RequestError: UNAVAILABLE, the processes have ended.
         """
+        self._process.require_running()
         call = _Call(encode_request(spec, self.max_model_len))
         self._calls[spec.request_id] = call
         self._threads.submit(self._read, call, spec.adapter)
@@ -93,8 +95,16 @@ class SpawnedExecutor:
         return ask_workers(self._process, command, has_open_requests=bool(self._calls))
 
     def load(self) -> ExecutorLoad:
-        """Return the load that the workers reported last."""
-        return read_load(self._stub.GetModelInfo(pb.GetModelInfoRequest()))
+        """Return the load that the workers reported last.
+
+        Raises:
+            RequestError: the router does not answer, or the processes have ended.
+        """
+        self._process.require_running()
+        try:
+            return read_load(self._stub.GetModelInfo(pb.GetModelInfoRequest()))
+        except grpc.RpcError as error:
+            raise request_error(error) from None
 
     def close(self) -> None:
         """End the processes."""
