@@ -111,7 +111,7 @@ class RequestOutput:
     """Models with an encoder are not supported."""
     encoder_prompt_token_ids: None
     num_cached_tokens: int | None
-    """Prompt tokens that were not computed for this request; None until it has finished."""
+    """Prompt tokens that were not computed for this request; None where it ends before its first token."""
     kv_transfer_params: dict[str, Any] | None
     """Facts of the KV transfer, where prefill and decode ran on different workers."""
     prompt_token_id_logprobs: ClassVar[None] = None

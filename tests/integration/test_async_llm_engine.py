@@ -111,6 +111,16 @@ def test_each_kind_shows_the_same_tokens(engine: AsyncLLMEngine) -> None:
     run(main)
 
 
+def test_every_output_says_how_many_prompt_tokens_were_cached(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        for name in ("fresh", "again"):
+            outputs = await collect(engine.generate(PROMPT, greedy(6), name))
+            assert {output.num_cached_tokens for output in outputs} == {outputs[-1].num_cached_tokens}
+        assert outputs[0].num_cached_tokens
+
+    run(main)
+
+
 def test_leaving_an_iterator_aborts_its_request(engine: AsyncLLMEngine) -> None:
     async def main() -> None:
         async for output in engine.generate(PROMPT, greedy(LONG), "left"):

@@ -42,6 +42,7 @@ class OutputBuilder:
         self._arrival_s = time.time() if arrival_s is None else arrival_s
         self._sequences = [_SequenceOutput(index, params.flat_logprobs) for index in range(params.n)]
         self._prompt_logprobs: list[LogprobsOnePosition | None] = [None]
+        self._num_cached_tokens: int | None = None
         self._first_token_s: float | None = None
         self._last_token_s: float | None = None
         self._finished: Finished | None = None
@@ -78,6 +79,8 @@ class OutputBuilder:
             case Delta():
                 self._last_token_s = time.time()
                 self._first_token_s = self._first_token_s or self._last_token_s
+                if self._num_cached_tokens is None:
+                    self._num_cached_tokens = event.num_cached_tokens
                 if (due := self._held.add(event)) is not None:
                     self._take_delta(due)
             case PromptDelta(logprobs=entries):
@@ -85,6 +88,7 @@ class OutputBuilder:
             case Finished():
                 self._release_held()
                 self._finished, self._is_over = event, True
+                self._num_cached_tokens = event.num_cached_tokens
 
     def abort(self) -> None:
         """End the open sequences, with `abort` as their reason."""
@@ -115,7 +119,7 @@ class OutputBuilder:
             finished=self._is_over,
             lora_request=self._lora_request,
             metrics=self._metrics(),
-            num_cached_tokens=None if finished is None else finished.num_cached_tokens,
+            num_cached_tokens=self._num_cached_tokens,
             kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),
         )
 

@@ -43,6 +43,7 @@ def decode_event(event: pb.GenerateEvent) -> GenerationEvent:
                 logprobs=tuple(map(_decode_logprobs, tokens.logprobs)),
                 finish_reason=tokens.finish_reason or None,
                 stop_reason=getattr(tokens, which) if which else None,
+                num_cached_tokens=tokens.cached_tokens if tokens.HasField("cached_tokens") else None,
             )
         case "prompt_logprobs":
             entries = tuple(map(_decode_logprobs, event.prompt_logprobs.entries))

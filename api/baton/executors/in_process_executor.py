@@ -170,10 +170,10 @@ class InProcessExecutor:
 
     def _read(self, effect: ClientEffect) -> list[tuple[str, ExecutorEvent]]:
         match effect:
-            case EmitTokens(request_id=request_id, output=output):
+            case EmitTokens(request_id=request_id, output=output, num_cached_tokens=num_cached_tokens):
                 if (text := self._running.get(request_id)) is None:
                     return []
-                event, is_stopped = text.push(output)
+                event, is_stopped = text.push(output, num_cached_tokens)
                 if is_stopped:
                     self._cores.feed(StopMatched(request_id=request_id, index=output.index))
                 return [] if event is None else [(request_id, event)]

@@ -154,6 +154,8 @@ class EmitTokens(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     """The client's name of the request; the output bears that of its workers."""
     output: SequenceOutput
+    num_cached_tokens: int | None = None
+    """Prompt tokens that were not computed, with the first tokens of a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

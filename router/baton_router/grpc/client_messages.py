@@ -236,7 +236,12 @@ def encode_pooled(pooled: PooledValues) -> Iterator[pb.GenerateEvent]:
 
 
 def _encode_delta(delta: Delta) -> pb.TokensEvent:
-    event = pb.TokensEvent(index=delta.index, text=delta.text, token_ids=delta.token_ids)
+    event = pb.TokensEvent(
+        index=delta.index,
+        text=delta.text,
+        token_ids=delta.token_ids,
+        cached_tokens=delta.num_cached_tokens,
+    )
     if delta.logprobs:
         event.logprobs.extend(_encode_logprobs(entry) for entry in delta.logprobs)
     if delta.finish_reason is not None:

@@ -46,7 +46,7 @@ class RouterEffects:
         stream = self.streams.get(tokens.request_id)
         if stream is None:
             return False
-        is_stopped = stream.push(tokens.output)
+        is_stopped = stream.push(tokens.output, tokens.num_cached_tokens)
         self._requests.on_tokens(stream, tokens.output)
         return is_stopped
 

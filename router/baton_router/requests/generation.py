@@ -93,6 +93,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
     is_received: bool = False
     """True if the client has it from an earlier call: it is parsed but not sent again."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens that were not computed, with the first tokens of a sequence."""
 
     def follows(self, other: Delta) -> bool:
         """Return whether it can continue the other in one event."""
@@ -101,7 +103,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 def join(deltas: Sequence[Delta]) -> Delta:
     """Return one delta with the tokens of several of one sequence, in order; only the last may end it."""
-    last = deltas[-1]
+    first, last = deltas[0], deltas[-1]
     logprobs = list(chain.from_iterable([one.logprobs for one in deltas]))
     return Delta(
         index=last.index,
@@ -111,6 +113,7 @@ def join(deltas: Sequence[Delta]) -> Delta:
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         is_received=last.is_received,
+        num_cached_tokens=first.num_cached_tokens,
     )
 
 

@@ -32,10 +32,10 @@ class RequestText:
         self._texts = [IncrementalDetokenizer(tokenizer, prompt, spec.params) for _ in range(n)]
         self._alive = set(range(n))
 
-    def push(self, output: SequenceOutput) -> tuple[Delta | None, bool]:
+    def push(self, output: SequenceOutput, num_cached_tokens: int | None = None) -> tuple[Delta | None, bool]:
         """Take new tokens: their event, and whether a stop string ends a sequence whose worker continues.
 
-        No event for tokens that come after their sequence's end.
+        No event for tokens that come after their sequence's end. `num_cached_tokens` is as in `Delta`.
         """
         if output.index not in self._alive:
             return None, False
@@ -43,7 +43,7 @@ class RequestText:
         text = self._texts[output.index].append(
             output.token_ids, reason is not None, is_stop_token=reason is FinishReason.STOP
         )
-        delta = self._delta(output, text)
+        delta = self._delta(output, text, num_cached_tokens)
         if delta.finish_reason:
             self._alive.discard(output.index)
             self.finish_reasons.append(delta.finish_reason)
@@ -66,7 +66,7 @@ class RequestText:
             pooled=finished.pooled,
         )
 
-    def _delta(self, output: SequenceOutput, text: DetokenizedDelta) -> Delta:
+    def _delta(self, output: SequenceOutput, text: DetokenizedDelta, num_cached_tokens: int | None) -> Delta:
         is_stopped = text.stop_text is not None
         return Delta(
             index=output.index,
@@ -75,6 +75,7 @@ class RequestText:
             logprobs=output.logprobs[: text.num_kept_tokens],
             finish_reason=FinishReason.STOP if is_stopped else output.finish_reason,
             stop_reason=text.stop_text if is_stopped else self._stop_reason(output),
+            num_cached_tokens=num_cached_tokens,
         )
 
     def _stop_reason(self, output: SequenceOutput) -> str | int | None:

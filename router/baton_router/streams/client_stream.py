@@ -123,8 +123,10 @@ class ClientStream:
             self._received.note(event)
         self.num_counted_tokens = self.num_sent_tokens
 
-    def push(self, output: SequenceOutput) -> bool:
+    def push(self, output: SequenceOutput, num_cached_tokens: int | None = None) -> bool:
         """Queue new tokens; True if a stop string ends the sequence here while its worker continues.
+
+        `num_cached_tokens` is as in `Delta`.
 
         Raises:
             RequestError: OVERLOADED, the client leaves too many events unread; they are dropped.
@@ -132,7 +134,7 @@ class ClientStream:
         """
         is_stopped = False
         for part, is_received in self._received.split(output):
-            event, is_stopped_here = self.text.push(part)
+            event, is_stopped_here = self.text.push(part, num_cached_tokens)
             is_stopped |= is_stopped_here
             if event is not None:
                 self._received.note(event)

@@ -64,6 +64,13 @@ def test_cumulative_outputs_show_everything_so_far() -> None:
     assert builder.take() is None
 
 
+def test_every_output_says_how_many_prompt_tokens_were_cached() -> None:
+    builder = make_builder()
+    outputs = [show(builder, delta(1, num_cached_tokens=2)), show(builder, delta(2))]
+    outputs.append(show(builder, delta(3, finish_reason="stop"), FINISHED))
+    assert [output.num_cached_tokens for output in outputs if output] == [2, 2, 2]
+
+
 def test_deltas_show_each_token_once() -> None:
     builder = make_builder(output_kind=DELTA, logprobs=1, prompt_logprobs=1)
     builder.push(PromptDelta(start=1, logprobs=(position(2, -2.0), position(3, -3.0))))

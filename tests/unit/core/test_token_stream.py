@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton_core.requests.finish import FinishReason
-from baton_core.sessions.router_messages import SequenceOutput
+from baton_core.sessions.router_messages import FirstToken, SequenceOutput
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.router_events import EmitTokens
 from tests.builders import make_request
@@ -17,6 +17,23 @@ def test_tokens_go_out_under_the_name_that_the_client_gave() -> None:
     (effect,) = TokenStream(0.0, make_request("r")).take(1.0, output(0, 5, 6))
     assert isinstance(effect, EmitTokens)
     assert (effect.request_id, effect.output.token_ids) == ("r", (5, 6))
+
+
+def test_the_first_tokens_of_a_sequence_bring_the_number_of_cached_prompt_tokens() -> None:
+    stream = TokenStream(0.0, make_request(n=2))
+    for num_cached_tokens in (3, 0):  # a second attempt computes what the first one has found
+        stream.begin_attempt()
+        outputs = (output(0), output(1))
+        first = FirstToken(
+            request_id="r#1",
+            outputs=outputs,
+            num_cached_tokens=num_cached_tokens,
+            queue_s=0.0,
+            prefill_s=0.0,
+        )
+        assert stream.collect_first(first) == outputs
+    effects = [effect for one in (*outputs, *outputs) for effect in stream.take(1.0, one)]
+    assert [getattr(effect, "num_cached_tokens", "") for effect in effects] == [3, 3, None, None]
 
 
 def test_a_stream_is_over_when_all_its_sequences_are() -> None:

@@ -29,6 +29,8 @@ class TokenStream:
         """Parts of what is pooled that have arrived."""
         self.num_wasted_tokens = 0
         """Tokens that arrived after a stop string had ended their sequence."""
+        self._num_cached_tokens: int | None = None
+        """Prompt tokens that were not computed for the first tokens."""
         self._request_id = spec.request_id
         self._num_prompt_tokens = len(spec.prompt_token_ids)
         self._has_prompt_logprobs = spec.params.prompt_logprobs is not None
@@ -121,7 +123,11 @@ class TokenStream:
         if indices == self._alive and self.lacks_prompt_logprobs:
             raise ValueError("a first token before all prompt log-probabilities")
         self._first_outputs = outputs
-        return outputs if indices == self._alive else ()
+        if indices != self._alive:
+            return ()
+        if self._num_cached_tokens is None:
+            self._num_cached_tokens = message.num_cached_tokens
+        return outputs
 
     def take(self, now: float, output: SequenceOutput) -> list[RouterEffect]:
         """Emit new tokens, unless their sequence is over."""
@@ -129,14 +135,15 @@ class TokenStream:
         if index not in self._alive:
             self.num_wasted_tokens += len(output.token_ids)
             return []
+        num_cached_tokens = None
         if not self._tokens[index]:
-            self._first_s[index] = now
+            self._first_s[index], num_cached_tokens = now, self._num_cached_tokens
         self.first_tokens.setdefault(index, output.token_ids[0])
         self._tokens[index] += output.token_ids
         self._last_s[index] = now
         if output.finish_reason is not None:
             self._end(index)
-        return [EmitTokens(request_id=self._request_id, output=output)]
+        return [EmitTokens(request_id=self._request_id, output=output, num_cached_tokens=num_cached_tokens)]
 
     def collect_pooled(self, now: float, message: Pooled) -> PooledValues | None:
         """Take a part of what is pooled since `begin_attempt`; returns the whole once its last part is here.
