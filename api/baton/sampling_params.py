@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _FROZEN_FIELDS: Final = tuple(one.name for one in fields(sampling_params.SamplingParams))
+_NUM_POSITIONAL: Final = 11
 _AS_GIVEN: Final = frozenset({"structured_outputs", "repetition_detection", "logit_bias", "extra_args"})
 """Fields that keep the caller's object; the others read as they are understood."""
 _UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
@@ -240,15 +241,18 @@ class SamplingParams:
         return cls(**{name: getattr(params, name) for name in _FROZEN_FIELDS})
 
     @classmethod
-    def from_optional(cls, **given: Any) -> Self:
+    def from_optional(cls, *args: Any, **given: Any) -> Self:
         """Return parameters; None means the default of all but `max_tokens`.
 
-        Biases are cut to -100 to 100, as vLLM's documented method does.
+        Those up to `stop_token_ids` may be positional. Biases are cut to -100 to 100, as in vLLM's method.
 
         Raises:
             InvalidRequestError: a value is out of range.
             TypeError: a name is unknown.
         """
+        if len(args) > _NUM_POSITIONAL:
+            raise TypeError(f"from_optional() takes {_NUM_POSITIONAL} positional arguments, not {len(args)}")
+        given = dict(**dict(zip(cls.__match_args__, args, strict=False)), **given)
         params = cls(
             **{name: value for name, value in given.items() if value is not None or name == "max_tokens"}
         )

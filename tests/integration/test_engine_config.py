@@ -194,7 +194,7 @@ async def use_asynchronous_engine(folder: Path) -> None:
         await engine.resume_generation()
         assert not await engine.is_paused()
         await engine.do_log_stats(None, None)
-        with pytest.raises(InvalidRequestError, match="task is 'embed'; allowed: generate"):
+        with pytest.raises(InvalidRequestError, match="task is 'pooling'; allowed: generate"):
             await anext(engine.encode("a", None, "b"))  # type: ignore[arg-type]
         with pytest.raises(
             InvalidRequestError, match="data_parallel_rank is 1; allowed: None: Baton chooses"

@@ -124,9 +124,19 @@ def test_methods_of_the_other_kind_say_what_to_do(qwen3: tuple[Path, PreTrainedM
         llm.encode("a", PoolingParams(task="embed"), pooling_task="classify")
     with pytest.raises(InvalidRequestError, match=r"output_type is .*; allowed: PoolingRequestOutput"):
         llm.wait_for_completion(RequestOutput)
+    for wrong in (SamplingParams(), [SamplingParams()], "embed"):
+        with pytest.raises(InvalidRequestError, match=r"pooling_params is .*; allowed: "):
+            llm.encode(["a"], wrong)  # type: ignore[arg-type]
     generating = LLM(**SMALL)
-    with pytest.raises(InvalidRequestError, match=r"task is 'embed'; allowed: generate: .* runner pooling"):
-        generating.embed("a")
+    for method, task in (
+        (generating.embed, "embed"),
+        (generating.classify, "classify"),
+        (generating.encode, "pooling"),
+        (lambda prompt: generating.score(prompt, prompt), "score"),
+    ):
+        said = rf"task is '{task}'; allowed: generate: .* runner pooling"
+        with pytest.raises(InvalidRequestError, match=said):
+            method("a")
     with pytest.raises(InvalidConfigError, match="convert is 'embed'; allowed with runner generate: none"):
         EngineArgs(runner="generate", convert="embed")
 

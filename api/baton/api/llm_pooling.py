@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from baton.api.llm_engine import LLMEngine
 from baton.api.offline_requests import OfflineRequests
 from baton.api.progress import UseTqdm
-from baton.api.prompts import as_list
+from baton.api.prompts import as_list, one_each
 from baton.api.refused import refuse_unsupported
 from baton.inputs import PromptType
 from baton.pooling_outputs import (
@@ -21,7 +21,7 @@ from baton.pooling_outputs import (
 )
 from baton.pooling_params import PoolingParams
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.pooling import PoolingModel, PoolingTask
+from baton_core.requests.pooling import PoolingModel, PoolingTask, cannot_pool
 from baton_router.requests.scores import pair_counts, pair_prompt, similarity
 
 Poolings: TypeAlias = PoolingParams | Sequence[PoolingParams]
@@ -57,9 +57,8 @@ class PoolingMethods:
         refuse_unsupported(lora_request=lora_request)
         self.llm_engine.require_awake()
         given = as_list(prompts)
-        params = pooling_params if pooling_params is not None else PoolingParams()
-        one_each = [params] * len(given) if isinstance(params, PoolingParams) else list(params)
-        of_task = [one.with_task(pooling_task) for one in one_each]
+        params = one_each("pooling_params", pooling_params, PoolingParams(), len(given))
+        of_task = [_of_task(one, pooling_task) for one in params]
         names = self._offline.enqueue(given, of_task, None, tokenization_kwargs, use_tqdm)
         outputs: list[Any] = self._offline.wait(names, use_tqdm)
         return outputs
@@ -168,10 +167,15 @@ class PoolingMethods:
         ]
 
     def _require_pooling(self) -> PoolingModel:
-        model = self.llm_engine.pooling
-        if model is None:
-            raise InvalidRequestError("task", "score", "generate: runner pooling loads a model to pool")
+        if (model := self.llm_engine.pooling) is None:
+            raise cannot_pool("score")
         return model
+
+
+def _of_task(params: PoolingParams, task: str | None) -> PoolingParams:
+    if not isinstance(params, PoolingParams):
+        raise InvalidRequestError("pooling_params", params, "PoolingParams, or one for each prompt")
+    return params.with_task(task)
 
 
 def _scored(

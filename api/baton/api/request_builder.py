@@ -18,7 +18,7 @@ from baton.pooling_params import PoolingParams
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params
-from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, check_runner
+from baton_core.requests.pooling import PoolingModel, cannot_pool, check_runner
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest
@@ -153,10 +153,11 @@ class RequestBuilder:
         max_model_len: int,
         pooling: PoolingModel | None,
     ) -> PooledOutputBuilder:
-        if pooling is None or isinstance(params, SamplingParams):
-            given = "generate" if isinstance(params, SamplingParams) else "pooling"
-            check_runner(pooling, None if given == "generate" else PoolingSpec(task=PoolingTask.EMBED))
-        assert pooling is not None, "it was checked"
+        own = params if isinstance(params, PoolingParams) else PoolingParams()
+        if pooling is None:
+            raise cannot_pool(own.task or "pooling")
+        if isinstance(params, SamplingParams):
+            check_runner(pooling, None)
         refuse_unsupported(lora_request=options.lora_request)
         cache_salt, type_one_from = "", None
         read: TextPair | Conversation | str | tuple[int, ...]
@@ -166,7 +167,6 @@ class RequestBuilder:
             parts = read_prompt(prompt, takes_types=True)
             cache_salt, type_one_from = parts.cache_salt, parts.type_one_from
             read = parts.token_ids if parts.token_ids is not None else parts.text or ""
-        own = params if isinstance(params, PoolingParams) else PoolingParams()
         request = GenerationRequest(
             prompt=read,
             request_id=options.request_id or self._next_id(),

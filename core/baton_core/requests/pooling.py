@@ -108,6 +108,12 @@ class PoolingModel:
             raise InvalidRequestError("dimensions", value, f"1 to {self.embedding_size}")
 
 
+def cannot_pool(task: str) -> InvalidRequestError:
+    """Return the error of a request to pool, at a model that generates."""
+    allowed = "generate: this model was loaded to generate; runner pooling loads it to pool"
+    return InvalidRequestError("task", task, allowed)
+
+
 def check_runner(model: PoolingModel | None, spec: PoolingSpec | None) -> None:
     """Refuse to generate with a model that pools, the other way round, and what the model cannot pool.
 
@@ -119,8 +125,7 @@ def check_runner(model: PoolingModel | None, spec: PoolingSpec | None) -> None:
             allowed = f"{', '.join(model.tasks)}: this model was loaded to pool, with runner pooling"
             raise InvalidRequestError("task", "generate", allowed)
     elif model is None:
-        allowed = "generate: this model was loaded to generate; runner pooling loads it to pool"
-        raise InvalidRequestError("task", spec.task.value, allowed)
+        raise cannot_pool(spec.task.value)
     else:
         model.check(spec)
 

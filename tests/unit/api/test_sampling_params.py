@@ -140,6 +140,15 @@ def test_none_means_the_default_of_optional_parameters() -> None:
     assert SamplingParams.from_optional(max_tokens=None, min_tokens=20).max_tokens is None
 
 
+def test_the_first_optional_parameters_may_be_positional() -> None:
+    params = SamplingParams.from_optional(2, 0.5, None, 1.2, 0.7, 0.9, 5, 0.1, 3, "end", [7])
+    assert params == SamplingParams(2, 0.5, 0.0, 1.2, 0.7, 0.9, 5, 0.1, 3, "end", [7])
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'n'"):
+        SamplingParams.from_optional(2, n=2)
+    with pytest.raises(TypeError, match="takes 11 positional arguments, not 12"):
+        SamplingParams.from_optional(*[None] * 12)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
