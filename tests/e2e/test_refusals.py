@@ -87,6 +87,16 @@ def test_a_grpc_port_in_use_is_told_once_and_by_its_flag() -> None:
     assert f"{named} (Address already in use); allowed: host:port with" in line
 
 
+def test_a_setting_that_the_router_refuses_before_it_listens_is_told_in_one_line() -> None:
+    expected = {
+        ("--port", "18000", "--grpc-port", "18000"): "--grpc-port is 18000; allowed: another one than --port",
+        ("--router-processes", "2", "--redis", "http://x"): "--redis is a URL that has none of these schemes",
+    }
+    for flags, part in expected.items():
+        (line,) = refusal("serve", *flags).splitlines()
+        assert part in line
+
+
 def test_settings_of_workers_are_refused_before_anything_is_started() -> None:
     expected = {
         ("--dtype", "int8"): "--dtype is 'int8'; allowed: auto, float32, bfloat16",

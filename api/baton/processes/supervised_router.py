@@ -75,8 +75,8 @@ class SupervisedRouter:
                     running("router", args, stop_within_s=self._stop_within_s, given_fds=given_fds)
                 )
                 addresses = await self._first_report(child)
-                if addresses is None:
-                    return await child.wait(), ""
+                if "address" not in addresses:
+                    return await child.wait(), addresses.get("error", "")
                 self._note_bound(addresses)
                 announcement = None if self._announce is None else self._announce(addresses, began_s)
                 async with announcing(announcement, child.reports):
@@ -93,15 +93,15 @@ class SupervisedRouter:
             self._args += (f"--grpc-port={grpc.rpartition(':')[2]}",)
             self.bound.set_result(addresses)
 
-    async def _first_report(self, child: Child) -> dict[str, Any] | None:
-        """Return its addresses once it listens; None if it ended instead."""
+    async def _first_report(self, child: Child) -> dict[str, str]:
+        """Return its addresses once it listens; if it ends instead, its `error` or nothing."""
         try:
             async with asyncio.timeout(_START_WITHIN_S):
-                return await child.next_report()
+                return await child.next_report() or {}
         except TimeoutError:
             child.process.kill()
             text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
             if not self.bound.done():
                 raise RequestError(ErrorCode.UNAVAILABLE, text) from None
             _log.error("%s", text)
-            return None
+            return {}
