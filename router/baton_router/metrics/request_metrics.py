@@ -132,9 +132,10 @@ class RequestMetrics:
         if record is not None:
             self.placements.on_ended(record)
         if isinstance(end, FailRequest):
-            engine = self._engine(NO_ENGINE)
-            is_aborted = end.code is ErrorCode.CANCELLED
-            engine.ends[FinishReason.ABORT if is_aborted else FinishReason.ERROR] += 1
+            if not _is_refusal(stream, end):
+                is_aborted = end.code is ErrorCode.CANCELLED
+                reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
+                self._engine(NO_ENGINE).ends[reason] += 1
             self.num_failed_requests += 1
             self._latencies.on_failed(now)
         else:
@@ -178,6 +179,11 @@ class RequestMetrics:
         if (engine := self._engines.get(worker_id)) is None:
             engine = self._engines[worker_id] = _Engine()
         return engine
+
+
+def _is_refusal(stream: ClientStream, end: FailRequest) -> bool:
+    """Say whether the request was refused at admission: `baton_admissions` counts it, by its reason."""
+    return end.code is ErrorCode.OVERLOADED and not stream.num_sent_tokens
 
 
 def _latencies_of(record: RequestRecord | None, end: FinishRequest) -> dict[Latency, float]:

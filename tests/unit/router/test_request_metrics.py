@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from baton_router.core.router_events import FailRequest, FinishRequest
 from baton_router.metrics.latency_window import Latency
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.streams.client_stream import ClientStream
+from baton_service import vllm_metrics as vllm
+from baton_service.exposition import Exposition
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer
 
@@ -57,6 +60,19 @@ def test_each_request_is_counted_once_in_the_window_and_in_all(
     window, ended = requests.latencies.summary(NOW), requests.ended()
     assert (window.num_failed, ended.num_failed) == (1, 1)
     assert (window.num_finished, requests.num_finished_requests, ended.num_finished) == (1, 1, 1)
+
+
+def test_a_refusal_is_no_sequence_that_ended_in_an_error(tmp_path: Path, stream: ClientStream) -> None:
+    requests, page = RequestMetrics(), Exposition(vllm.REQUEST_FAMILIES)
+    refused = ClientStream(make_request(), make_tokenizer(tmp_path), max_waiting_events=8)
+    overloaded = replace(FAILED, code=ErrorCode.OVERLOADED)
+    requests.on_ended(NOW, refused, overloaded, None)
+    assert requests.ended().num_failed == 1
+    requests.report(page, "m")
+    assert b"finished_reason" not in page.text()
+    requests.on_ended(NOW, stream, overloaded, None)  # after its first token
+    requests.report(page, "m")
+    assert b'finished_reason="error"' in page.text()
 
 
 def test_latencies_are_those_of_requests_whose_times_are_known(stream: ClientStream) -> None:
