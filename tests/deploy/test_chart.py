@@ -12,6 +12,7 @@ from typing import Any, Final
 import jsonschema
 import promql_parser
 import pytest
+import yaml
 
 from baton.commands.cli_arguments import parse
 from tests.deploy.custom_resources import CUSTOM_RESOURCES
@@ -175,6 +176,12 @@ def test_a_revision_has_routers_and_workers_of_its_own() -> None:
         assert namespaces in (set(), {f"demo-baton.{labels.pop()}"})
 
 
+def test_every_image_is_one_that_compose_builds() -> None:
+    services = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())["services"]
+    built = {service["image"] for service in services.values() if "build" in service}
+    assert {container.spec["image"] for container in all_containers()} == built
+
+
 @needs_helm
 def test_another_model_or_image_is_another_revision_and_more_replicas_are_not() -> None:
     def revision(*options: str) -> str:
@@ -263,6 +270,8 @@ def test_overlays_build_and_are_valid(overlay: str) -> None:
         (str(kubectl), "kustomize", str(folder)), capture_output=True, text=True, timeout=60, check=True
     )
     manifests = read_manifests(done.stdout)
+    names = {one["metadata"]["name"] for one in manifests if one["kind"] == "Namespace"}
+    assert names == {one["metadata"].get("namespace", "baton") for one in manifests}
     for manifest in manifests:
         validate(manifest, VERSIONS[-1])
     for container in containers(manifests):
