@@ -255,6 +255,17 @@ def test_a_gateway_finds_the_picker_of_every_router() -> None:
 
 
 @needs_helm
+def test_alerts_link_to_runbooks_where_they_are_read() -> None:
+    url = "https://git.example/docs/runbooks"
+    options = f"monitoring.prometheusRule=true,monitoring.runbooksUrl={url}/"
+    manifests = read_manifests(render(None, "--set", options))
+    (rules,) = (one["spec"]["groups"] for one in manifests if one["kind"] == "PrometheusRule")
+    links = [rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"]]
+    assert f"{url}/not_ready.md" in links
+    assert all(link.startswith(f"{url}/") for link in links)
+
+
+@needs_helm
 @pytest.mark.parametrize(("change", "reason"), REFUSED, ids=[change for change, _ in REFUSED])
 def test_values_that_cannot_hold_are_refused(change: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
