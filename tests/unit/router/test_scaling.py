@@ -120,3 +120,12 @@ def test_workers_whose_roles_may_change_are_needed_for_the_sum_of_both() -> None
     idle = [worker(name, Role.PREFILL if name == "p" else Role.DECODE) for name in "pde"]
     assert all_workers(Scaling(), *idle)[:2] == (3, 2), "one of each role"
     assert all_workers(Scaling(), worker("m", Role.MIXED), worker("n", Role.MIXED))[:2] == (2, 1)
+
+
+def test_a_start_without_workers_asks_for_no_second_mixed_worker() -> None:
+    scaling = Scaling()
+    sampled(scaling, until_s=20.0)
+    sampled(scaling, worker("m", Role.MIXED), since_s=22.0, until_s=60.0)
+    assert [one.num_desired for one in scaling.roles] == [1, 1, 1]
+    sampled(scaling, worker("p", Role.PREFILL), since_s=62.0, until_s=70.0)
+    assert scaling.roles[2].num_desired == 2

@@ -115,7 +115,7 @@ class Scaling:
         needs = [sample.needed(config) for sample in self._samples]
         needed = {role: mean([one[role] for one in needs]) for role in Role}
         counts = {role: sum(_has(worker, role) for worker in taking) for role in Role}
-        least = dict.fromkeys(ROLES, 1) | {Role.MIXED: 1 if _any_mixed(taking) else len(ROLES)}
+        least = dict.fromkeys(ROLES, 1) | {Role.MIXED: _fewest(taking)}
         desired = {role: max(least[role], self._desire(needed[role], counts[role])) for role in Role}
         self._desired.append((now, desired))
         while self._desired[0][0] < now - config.down_s:
@@ -181,5 +181,7 @@ def _has(worker: Worker, role: Role) -> bool:
     return role is Role.MIXED or role_of(worker) in (role, Role.MIXED)
 
 
-def _any_mixed(workers: Sequence[Worker]) -> bool:
-    return any(role_of(worker) is Role.MIXED for worker in workers)
+def _fewest(workers: Sequence[Worker]) -> int:
+    """Return the fewest workers that a fleet of this kind needs; without workers its kind is not known."""
+    is_of_one_role_each = all(role_of(worker) is not Role.MIXED for worker in workers)
+    return len(ROLES) if workers and is_of_one_role_each else 1
