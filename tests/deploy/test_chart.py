@@ -215,7 +215,33 @@ REFUSED: Final = [
     ("tls.routerSecret=a", "one of tls.routerSecret and tls.workerSecret is given"),
     ("redis.url=redis://:word@redis:6379", "redis/url"),
     ("model.name=a,model.download.repo=b", "allowed: one of them"),
+    ("workers.decode.resources.limits.memory=8X", "does not match pattern"),
+    ("workers.decode.rollingUpdate.maxSurge=0", "maxSurge and maxUnavailable are 0; allowed: one of them"),
+    ("workers.decode.rollingUpdate.maxSurge=0%", "maxSurge and maxUnavailable are 0; allowed: one of them"),
+    ("workers.decode.rollingUpdate.maxUnavailable=101%", "does not match pattern"),
+    ("workers.decode.nodeSelector.gpus=8", "nodeSelector/gpus': got number, want string"),
+    ("router.podAnnotations.a=true", "podAnnotations/a': got boolean, want string"),
+    ("router.env[0].name=A,router.env[0].value=1", "value': got number, want string"),
+    ("fullnameOverride=UPPER", "fullnameOverride': 'UPPER' does not match pattern"),
+    ("nameOverride=under_score", "nameOverride': 'under_score' does not match pattern"),
+    ("workers=null", "missing property 'workers'"),
+    ("router.service=null", "missing property 'service'"),
+    ("workerDefaults.image=null", "missing property 'image'"),
 ]
+
+
+@needs_helm
+@pytest.mark.parametrize("memory", ["8T", "9Ti", "8P", "8Pi", "8E", "9000000000k", "9000000000000m"])
+def test_a_memory_limit_may_have_every_suffix(memory: str) -> None:
+    assert f"memory: {memory}" in render(
+        None, "--set-string", f"workers.decode.resources.limits.memory={memory}"
+    )
+
+
+@needs_helm
+def test_a_release_whose_name_cannot_begin_a_service_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the objects' name is 1st-baton, .* a letter first"):
+        run_helm("template", "1st", str(CHART))
 
 
 def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:

@@ -60,15 +60,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* A quantity of memory in MiB, rounded down. */}}
 {{- define "baton.mib" -}}
+{{- $units := dict "" 1.0 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 -}}
+{{- $units = merge $units (dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0) -}}
+{{- $units = merge $units (dict "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0) -}}
 {{- $text := toString . -}}
-{{- if hasSuffix "Ti" $text -}}{{ mul (trimSuffix "Ti" $text | float64 | mulf 1024 | int64) 1024 }}
-{{- else if hasSuffix "Gi" $text -}}{{ trimSuffix "Gi" $text | float64 | mulf 1024 | int64 }}
-{{- else if hasSuffix "Mi" $text -}}{{ trimSuffix "Mi" $text | float64 | int64 }}
-{{- else if hasSuffix "Ki" $text -}}{{ divf (trimSuffix "Ki" $text | float64) 1024 | int64 }}
-{{- else if hasSuffix "G" $text -}}{{ divf (trimSuffix "G" $text | float64 | mulf 1000000000.0) 1048576.0 | int64 }}
-{{- else if hasSuffix "M" $text -}}{{ divf (trimSuffix "M" $text | float64 | mulf 1000000.0) 1048576.0 | int64 }}
-{{- else -}}{{ divf (float64 $text) 1048576.0 | int64 }}
-{{- end -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- divf (mulf (trimSuffix $unit $text | float64) (get $units $unit)) 1048576.0 | int64 -}}
 {{- end -}}
 
 {{/* The grace period of a pod. Called with name, given, before (seconds of preStop) and within (--shutdown-timeout). */}}
