@@ -94,7 +94,8 @@ def run_router(
     Returns the process's exit code: 0 when it was told to stop, 2 when a setting or the model was refused,
     with the reason in the log, 130 when it was interrupted.
     """
-    configure_logging("router", settings.log_format, settings.log_level)
+    names = settings.member.names if settings.member else {}
+    configure_logging("router", settings.log_format, settings.log_level, names=names)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return_freed_memory()
     try:

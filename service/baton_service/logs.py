@@ -1,4 +1,4 @@
-"""Log lines of a process: time, level, role, and the request they are about.
+"""Log lines of a process: time, level, role and name of the process, and the request they are about.
 
 A request is named by `extra={"request_id": ...}` or, for everything that runs on its behalf, by
 `current_request_id`.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
@@ -28,8 +31,11 @@ def configure_logging(
     format: str = "text",  # noqa: A002 (the setting's name)
     level: str = "info",
     file_descriptor: int | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Send all of the process's log lines to a file (stderr when None); replaces what was configured.
+
+    `names` tell the process from others of its role, by their fields of a line in JSON.
 
     A thread writes them, so logging never waits for a reader; the end of the process waits for it briefly.
 
@@ -43,7 +49,8 @@ def configure_logging(
     if file_descriptor is None and sys.stderr is not None:
         file_descriptor = STDERR
     handler = logging.NullHandler() if file_descriptor is None else LogWriter(file_descriptor)
-    handler.setFormatter(_JsonFormatter(role) if format == "json" else _TextFormatter(role))
+    formatter = _JsonFormatter if format == "json" else _TextFormatter
+    handler.setFormatter(formatter(role, names))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
@@ -57,14 +64,14 @@ def num_lines_lost() -> dict[str, int]:
 
 
 class _TextFormatter(logging.Formatter):
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, names: Mapping[str, str]) -> None:
         super().__init__()
-        self._role = role
+        self._process = " ".join((role, *names.values()))
 
     def format(self, record: logging.LogRecord) -> str:
         request_id = _request_id(record)
         subject = f" [{request_id}]" if request_id else ""
-        line = f"{_time(record)} {record.levelname:<7} {self._role}{subject} {record.getMessage()}"
+        line = f"{_time(record)} {record.levelname:<7} {self._process}{subject} {record.getMessage()}"
         trace = _trace(self, record)
         return f"{line}\n{trace}" if trace else line
 
@@ -72,15 +79,15 @@ class _TextFormatter(logging.Formatter):
 class _JsonFormatter(logging.Formatter):
     """One object on one line; `request_id` and `exception` only where there is one."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, names: Mapping[str, str]) -> None:
         super().__init__()
-        self._role = role
+        self._process = {"role": role, **names, "pid": os.getpid()}
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": _time(record),
             "level": record.levelname.lower(),
-            "role": self._role,
+            **self._process,
             "logger": record.name,
             "message": record.getMessage(),
         }

@@ -244,6 +244,10 @@ def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Pa
             pipe.close()
             assert cluster.process.wait(STOP_WITHIN_S) == 0
             family.wait_until_gone(within_s=20.0)
-        steps = ("router stopping", "worker mixed-0 left: the router shuts down", "mixed-worker leaving")
+        steps = (
+            "router stopping",
+            "worker mixed-0 left: the router shuts down",
+            "mixed-worker mixed-0 leaving",
+        )
         places = [cluster.log.read_text().find(step) for step in steps]
         assert -1 < places[0] < places[1] < places[2]

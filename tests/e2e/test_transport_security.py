@@ -198,7 +198,7 @@ def test_the_commands_show_certificate_and_key(site: Site, capsys: pytest.Captur
 
 def test_a_worker_is_probed_and_drained_over_tls(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """As the chart's probes, which show nothing, and its hook, which knows authority and key."""
-    (url,) = re.findall(r"decode-worker metrics at (\S+)/metrics", site.cluster.log.read_text())
+    (url,) = re.findall(r"decode-worker \S+ metrics at (\S+)/metrics", site.cluster.log.read_text())
     hook = ["drain", "--address", url.removeprefix("https://"), "--wait", "30"]
     hook += ["--ssl-ca-certs", site.authority.own.certfile]
     with httpx.Client(base_url=url, verify=site.tls(None).client_context()) as client:

@@ -30,6 +30,11 @@ class Member:
         return cls(index=int(index), size=size, folder=Path(folder))
 
     @property
+    def names(self) -> dict[str, str]:
+        """Its name in the log, by its field of a line in JSON."""
+        return {"process": str(self.index)}
+
+    @property
     def others(self) -> tuple[int, ...]:
         """Numbers of the other processes."""
         return tuple(index for index in range(self.size) if index != self.index)

@@ -2,9 +2,21 @@ from __future__ import annotations
 
 import pytest
 
+from baton.commands.cli_arguments import parse
+from baton.commands.process_names import process_names
 from baton_service.process import exit_without_reader
 
 
 def test_a_broken_pipe_other_than_standard_output_is_not_hushed_up() -> None:
     with pytest.raises(BrokenPipeError, match="of a worker"), exit_without_reader():
         raise BrokenPipeError("of a worker")
+
+
+def test_a_worker_and_a_router_of_several_processes_have_names_in_the_log() -> None:
+    worker = ["decode-worker", "--router", "127.0.0.1:8100"]
+    assert process_names(parse([*worker, "--worker-id", "decode-1"])) == {"worker_id": "decode-1"}
+    args = parse(worker)
+    assert process_names(args) == {"worker_id": args.worker_id}
+    assert args.worker_id.startswith("decode-")
+    assert process_names(parse(["router", "--group-member", "1:/tmp"])) == {"process": "1"}
+    assert process_names(parse(["router"])) == {}

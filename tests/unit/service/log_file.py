@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 from baton_service.logs import configure_logging
 
@@ -16,7 +17,7 @@ class LogFile:
         self._path = path
         path.touch()
 
-    def configure(self, **settings: str) -> logging.Logger:
+    def configure(self, **settings: Any) -> logging.Logger:
         """Send log lines to the file; the descriptor is the process's to its end."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         configure_logging("router", file_descriptor=descriptor, **settings)

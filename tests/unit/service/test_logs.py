@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,14 @@ def test_a_text_line_names_its_request(log_file: LogFile) -> None:
     log = log_file.configure()
     log.warning("late", extra={"request_id": "r1"})
     assert log_file.text().endswith(" router [r1] late\n")
+
+
+def test_lines_name_the_process_among_those_of_its_role(log_file: LogFile) -> None:
+    log_file.configure(names={"worker_id": "decode-1"}).warning("loading")
+    assert log_file.text().endswith(" router decode-1 loading\n")
+    log_file.configure(format="json", names={"worker_id": "decode-1"}).warning("loading")
+    entry = json.loads(log_file.text().splitlines()[1])
+    assert (entry["role"], entry["worker_id"], entry["pid"]) == ("router", "decode-1", os.getpid())
 
 
 def test_a_json_line_is_one_object_with_the_request_of_the_context(log_file: LogFile) -> None:
@@ -72,6 +82,6 @@ def test_lines_below_the_level_are_dropped(log_file: LogFile) -> None:
         ({"level": "loud"}, "log level is 'loud'; allowed: debug, info, warning, error"),
     ],
 )
-def test_an_unknown_setting_is_refused(setting: dict[str, str], message: str) -> None:
+def test_an_unknown_setting_is_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=re.escape(message)):
         configure_logging("router", **setting)
