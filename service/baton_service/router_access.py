@@ -11,6 +11,7 @@ import grpc
 
 from baton_service.grpc_options import Options, client_options
 from baton_service.keys import AUTHORIZATION, bearer
+from baton_service.port_probe import Wanted, probe_port
 from baton_service.tls import ClientTls
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
@@ -33,6 +34,20 @@ class RouterAccess:
     @property
     def is_encrypted(self) -> bool:
         return self._credentials is not None
+
+    @property
+    def may_lack_certificate(self) -> bool:
+        """True if a router that demands a certificate would get none."""
+        return self.is_encrypted and not self._tls.certfile
+
+    def port_problem(self, address: str, wanted: Wanted) -> str:
+        """Say why `address` does not answer a client of `wanted`, as far as it shows; else empty."""
+        host, _, port = address.rpartition(":")
+        found = probe_port(host.strip("[]"), int(port))
+        if found is None:
+            return ""
+        has_certificate = bool(self._tls.certfile)
+        return found.problem(wanted, is_encrypted=self.is_encrypted, has_certificate=has_certificate)
 
     def open_channel(self, address: str) -> grpc.Channel:
         """A channel to the router at `address` whose calls name the key."""

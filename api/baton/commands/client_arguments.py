@@ -12,7 +12,7 @@ from baton_core.sessions.worker_info import Role
 
 _MAX_INT: Final = 2**31 - 1
 _ROUTER: Final = (
-    Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", pattern=ADDRESS, metavar="HOST:PORT"),
     *CLIENT_SECURITY_FLAGS,
 )
 SERVER_URL: Final = Pattern(r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1")
@@ -80,7 +80,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 CLIENT_FLAGS: Final = (
-    Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", pattern=ADDRESS, metavar="HOST:PORT"),
     Flag(
         "--url",
         str,

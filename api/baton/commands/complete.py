@@ -12,7 +12,7 @@ from baton.commands.openai_server import OpenAIServer, sampling_fields
 from baton.commands.security_arguments import router_access
 from baton.executors.resuming_client import ResumingClient
 from baton.executors.router_client import request_error, sampled_request, wait_until_ready
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_proto.v1 import baton_pb2 as pb
 
 
@@ -29,12 +29,8 @@ def complete(args: argparse.Namespace) -> int:
     access = router_access(args)
     wait_until_ready(args.address, access, args.wait)
     client = ResumingClient((args.address, *args.other_router), access)
-    try:
-        for prompt, request in zip(args.prompt, requests, strict=True):
-            _print_one(client, prompt, request)
-    except grpc.RpcError as error:
-        sys.stdout.write("\n")
-        raise request_error(error) from None
+    for prompt, request in zip(args.prompt, requests, strict=True):
+        _print_one(client, prompt, request)
     return 0
 
 
@@ -75,18 +71,41 @@ def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
 
 
 def _print_one(client: ResumingClient, prompt: str, request: pb.GenerateRequest) -> None:
-    """Stream the first sequence; the others, which come in between, follow whole."""
+    """Stream the first sequence; the others, which come in between, follow whole.
+
+    Raises:
+        RequestError: no router answers, or the request failed.
+    """
     sys.stdout.write(f"> {prompt}\n")
     others: defaultdict[int, str] = defaultdict(str)
-    for event in client.generate(request):
-        if event.HasField("finished"):
-            texts = "".join(f"\n[{index}] {text}" for index, text in sorted(others.items()))
-            sys.stdout.write(f"{texts}\n{breakdown(event.finished)}\n\n")
-        elif event.tokens.index:
-            others[event.tokens.index] += event.tokens.text
-        else:
-            sys.stdout.write(event.tokens.text)
-            sys.stdout.flush()
+    has_begun = False
+    try:
+        for event in client.generate(request):
+            has_begun = True
+            _print_event(event, others)
+    except grpc.RpcError as error:
+        sys.stdout.write("\n")
+        failure = request_error(error)
+        raise _broken_off(failure) if has_begun else failure from None
+
+
+def _print_event(event: pb.GenerateEvent, others: dict[int, str]) -> None:
+    if event.HasField("finished"):
+        texts = "".join(f"\n[{index}] {text}" for index, text in sorted(others.items()))
+        sys.stdout.write(f"{texts}\n{breakdown(event.finished)}\n\n")
+    elif event.tokens.index:
+        others[event.tokens.index] += event.tokens.text
+    else:
+        sys.stdout.write(event.tokens.text)
+        sys.stdout.flush()
+
+
+def _broken_off(failure: RequestError) -> RequestError:
+    """Return the error for an answer that has begun; where another router could go on, it says how."""
+    if failure.code is not ErrorCode.UNAVAILABLE:
+        return failure
+    advice = "another router of the fleet can go on with it, by --other-router"
+    return RequestError(failure.code, f"the answer broke off: {failure}; {advice}")
 
 
 def breakdown(finished: pb.FinishedEvent) -> str:

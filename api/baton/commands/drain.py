@@ -14,6 +14,7 @@ from typing import Final
 
 from baton.commands.security_arguments import router_access
 from baton_core.errors import ErrorCode, RequestError
+from baton_service.port_probe import WORKER_HTTP
 from baton_service.router_access import RouterAccess
 from baton_worker.core.controls import OpenWork
 
@@ -47,8 +48,9 @@ def _ask(address: str, access: RouterAccess) -> OpenWork:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        text = f"address is {address!r}, where no worker answers over HTTP ({error})"
-        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+        problem = access.port_problem(address, WORKER_HTTP)
+        text = problem or f"where no worker answers over HTTP ({error})"
+        raise RequestError(ErrorCode.UNAVAILABLE, f"address is {address!r}, {text}") from None
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:

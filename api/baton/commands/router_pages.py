@@ -10,6 +10,7 @@ import msgspec
 
 from baton.commands.security_arguments import router_access
 from baton_core.errors import ErrorCode, RequestError
+from baton_service.port_probe import ROUTER_HTTP
 
 _TIMEOUT_S: Final = 10.0
 
@@ -27,8 +28,9 @@ def fetch_page(args: argparse.Namespace, path: str) -> bytes:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        text = f"address is {address!r}, where no router answers over HTTP ({error})"
-        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+        problem = access.port_problem(address, ROUTER_HTTP)
+        text = problem or f"where no router answers over HTTP ({error})"
+        raise RequestError(ErrorCode.UNAVAILABLE, f"address is {address!r}, {text}") from None
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:

@@ -13,9 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from baton_core.errors import STATUS, ErrorCode, RequestError
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.port_probe import ROUTER_GRPC
 from baton_service.router_access import RouterAccess
 
 CONNECT_WITHIN_S: Final = 10.0
+_PROBE_AFTER_S: Final = 1.0
+"""Time without an answer after which the port is asked what it speaks."""
 _SAMPLING_FIELDS: Final = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 
 
@@ -38,12 +41,23 @@ def connected_channel(address: str, access: RouterAccess) -> Iterator[grpc.Chann
         RequestError: UNAVAILABLE, nobody answers.
     """
     with access.open_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=CONNECT_WITHIN_S)
-        except grpc.FutureTimeoutError:
-            how = "by TLS" if access.is_encrypted else "in plain text; a router with TLS wants --ssl-ca-certs"
-            raise RequestError(ErrorCode.UNAVAILABLE, f"no router answers at {address} {how}") from None
+        ready = grpc.channel_ready_future(channel)
+        is_ready = _is_done(ready, min(_PROBE_AFTER_S, CONNECT_WITHIN_S))
+        if not is_ready or access.may_lack_certificate:
+            if problem := access.port_problem(address, ROUTER_GRPC):
+                raise RequestError(ErrorCode.UNAVAILABLE, f"address is {address!r}, {problem}")
+            if not _is_done(ready, CONNECT_WITHIN_S):
+                how = " by TLS, with a certificate of --ssl-ca-certs" if access.is_encrypted else ""
+                raise RequestError(ErrorCode.UNAVAILABLE, f"no router answers at {address}{how}")
         yield channel
+
+
+def _is_done(ready: grpc.Future, within_s: float) -> bool:
+    try:
+        ready.result(timeout=within_s)
+    except grpc.FutureTimeoutError:
+        return False
+    return True
 
 
 def wait_until_ready(address: str, access: RouterAccess, within_s: float) -> None:

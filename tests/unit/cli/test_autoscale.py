@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from baton.cli import main
+from baton.executors.router_client import CONNECT_WITHIN_S
 
 pytestmark = pytest.mark.slow
 
@@ -86,3 +88,11 @@ def test_a_worker_that_refuses_or_is_not_there_is_named(capsys: pytest.CaptureFi
         assert "does not drain: 401 allowed: a key" in capsys.readouterr().err
     assert main(["drain", "--address", address]) == 1
     assert "where no worker answers over HTTP" in capsys.readouterr().err
+
+
+def test_the_http_port_tells_a_command_that_needs_the_grpc_port(capsys: pytest.CaptureFixture[str]) -> None:
+    began_s = time.monotonic()
+    with answering("GET", "/live", b"") as address:
+        assert main(["complete", "hello", "--address", address]) == 1
+    assert "which speaks HTTP; this command needs the gRPC port (--grpc-port" in capsys.readouterr().err
+    assert time.monotonic() - began_s < 0.8 * CONNECT_WITHIN_S

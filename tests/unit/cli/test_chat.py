@@ -129,5 +129,21 @@ def test_a_router_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setattr(router_client, "CONNECT_WITHIN_S", 0.2)
     assert main([*command, "--address", "127.0.0.1:1"]) == 1
-    how = "in plain text; a router with TLS wants --ssl-ca-certs"
-    assert capsys.readouterr().err == f"baton {command[0]}: no router answers at 127.0.0.1:1 {how}\n"
+    assert capsys.readouterr().err == f"baton {command[0]}: no router answers at 127.0.0.1:1\n"
+
+
+def test_an_answer_that_breaks_off_names_the_way_on(
+    router: tuple[Scripted, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["complete", "--chat", "fail", "--address", router[1]]) == 1
+    advice = "another router of the fleet can go on with it, by --other-router"
+    assert capsys.readouterr().err == (
+        f"baton complete: the answer broke off: worker w1 was lost; {advice}\n"
+    )
+
+
+def test_the_grpc_port_tells_a_command_that_needs_the_http_port(
+    router: tuple[Scripted, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "r1", "--address", router[1]]) == 1
+    assert "which speaks gRPC; this command needs the HTTP port (--port, 8000" in capsys.readouterr().err
