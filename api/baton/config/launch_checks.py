@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Final
 
 from baton.config.engine_args import EngineArgs
+from baton.config.environment import ENVIRONMENT, cpu_kv_cache_bytes
 from baton.config.parallel_args import require_even_nodes, require_own_group
 from baton.processes.cpu_binding import NONE
 from baton.processes.gpu_binding import GpuShare, available_gpus, gpu_shares
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
-from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
+from baton_kernels.cpu.variants import AUTO, INSTEAD_OF_AUTO, CpuKernelsError, cpu_flags, require_usable
 from baton_service.tracing import read_tracing
 from baton_worker.core.scheduler_config import SchedulerConfig, parse_policy
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
@@ -36,8 +38,10 @@ def scheduler_config(args: EngineArgs) -> SchedulerConfig:
     )
 
 
-def check_worker_settings(args: EngineArgs) -> None:
+def check_worker_settings(args: EngineArgs, environment: Mapping[str, str] = ENVIRONMENT) -> None:
     """Refuse what every worker would refuse, as far as neither its model nor its device has to be asked.
+
+    `environment` is the one that workers are started with.
 
     Raises:
         InvalidConfigError: naming the field, its value and what is allowed.
@@ -45,11 +49,20 @@ def check_worker_settings(args: EngineArgs) -> None:
     scheduler_config(args)
     read_kv_events_config(args.kv_events_config)
     read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol)
+    if not args.kv_cache_memory_bytes:
+        cpu_kv_cache_bytes(environment)
     if args.device != "cuda":
-        try:
-            require_usable(args.cpu_kernels, "cpu_kernels", cpu_flags())
-        except CpuKernelsError as error:
-            raise InvalidConfigError(str(error)) from None
+        _check_cpu_kernels(args.cpu_kernels, "cpu_kernels")
+        is_on_cpu = args.device == "cpu" or not available_gpus()
+        if is_on_cpu and args.cpu_kernels == AUTO and (instead := environment.get(INSTEAD_OF_AUTO)):
+            _check_cpu_kernels(instead, INSTEAD_OF_AUTO)
+
+
+def _check_cpu_kernels(name: str, setting: str) -> None:
+    try:
+        require_usable(name, setting, cpu_flags())
+    except CpuKernelsError as error:
+        raise InvalidConfigError(str(error)) from None
 
 
 def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from baton_kernels.cpu.sampling import CpuSampling
 from baton_kernels.cpu.variants import (
     AUTO,
     AVX2,
+    INSTEAD_OF_AUTO,
     TORCH,
     CpuKernelsError,
     CpuVariant,
@@ -32,7 +33,6 @@ from baton_kernels.interface.kernels import Kernels, LayerKernels
 from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.reference.torch_sampling import TorchSampling
 
-INSTEAD_OF_AUTO: Final = "BATON_CPU_KERNELS"
 logger = logging.getLogger(__name__)
 
 

@@ -84,6 +84,8 @@ EMULATED: Final = tuple(_emulated(variant) for variant in VARIANTS if variant.nu
 
 AUTO: Final = "auto"
 TORCH: Final = "torch"
+INSTEAD_OF_AUTO: Final = "BATON_CPU_KERNELS"
+"""The variable of the environment that stands in for "auto"."""
 CPU_KERNELS: Final = (AUTO, *(variant.name for variant in (*VARIANTS, *EMULATED)), TORCH)
 """Names that users ask for a build by: the fastest that the CPU can have, one of these, or none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from baton.commands.cli_arguments import parse
 from baton.commands.security_arguments import keys_of, router_access
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes, max_n_sequences, unread_variables
+from baton.config.launch_checks import check_worker_settings
 from baton.config.worker_parts import worker_settings
 from baton_bench.serving import HttpServer
 from baton_core.errors import InvalidConfigError
@@ -99,6 +101,18 @@ def test_the_most_sequences_in_python_are_those_of_the_environment() -> None:
             InvalidConfigError, match=r"^VLLM_MAX_N_SEQUENCES is .*; allowed: an integer from"
         ):
             max_n_sequences({"VLLM_MAX_N_SEQUENCES": text})
+
+
+def test_variables_that_every_worker_would_refuse_are_refused_by_the_launcher() -> None:
+    refused = {
+        "BATON_CPU_KERNELS": ("foo", "BATON_CPU_KERNELS is 'foo'; allowed on this CPU: auto"),
+        "VLLM_CPU_KVCACHE_SPACE": ("x", "VLLM_CPU_KVCACHE_SPACE is 'x'; allowed: GiB over 0"),
+    }
+    for variable, (value, message) in refused.items():
+        with pytest.raises(InvalidConfigError, match=re.escape(message)):
+            check_worker_settings(EngineArgs(device="cpu"), {variable: value})
+    given = EngineArgs(device="cpu", cpu_kernels="torch", kv_cache_memory_bytes=2**20)
+    check_worker_settings(given, {variable: value for variable, (value, _) in refused.items()})
 
 
 def test_kernels_are_cached_below_the_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
