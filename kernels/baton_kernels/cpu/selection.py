@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
-from typing import Final
 
 import torch
 
