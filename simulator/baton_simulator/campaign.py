@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Final
 
 from baton_simulator.scenario import ALL_FAULTS, FaultKind, make_scenario
@@ -77,12 +79,14 @@ def run_campaign(
 ) -> Tally:
     """Run seeds over processes; after a failure no new ones begin. `seeds` may have no end.
 
+    An interrupt ends the processes amid their runs.
+
     Args:
         on_progress: told of all that is known, now and then.
     """
     tally = Tally()
     tasks = _tasks(seeds)
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+    with _processes(num_processes) as pool:
         running = {pool.submit(run_seeds, plan, task) for task in itertools.islice(tasks, 2 * num_processes)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -92,6 +96,23 @@ def run_campaign(
             if tally.failed_seed is None:
                 running |= {pool.submit(run_seeds, plan, task) for task in itertools.islice(tasks, len(done))}
     return tally
+
+
+@contextmanager
+def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    others = active_children()
+    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the caller acts on it
+    with ProcessPoolExecutor(
+        number, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ignore_interrupts
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                if process not in others:
+                    process.kill()
+            raise
 
 
 def run_shrunk(plan: Plan, seed: int) -> RunResult:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 
 from baton.cli import main
 from baton_core.errors import InvalidConfigError
-from baton_simulator.campaign import Plan, run_seeds
+from baton_simulator.campaign import Plan, Tally, run_campaign, run_seeds
 from baton_simulator.run_report import describe_run
 from baton_simulator.scenario import FaultKind, make_scenario
 from baton_simulator.shrink import shrink
@@ -21,6 +22,8 @@ from tests.sim.mutations import MISTAKES, READS_WRONG, Mistake
 
 NUM_SEEDS = 400
 PER_TEST = 100
+ENDED_WITHIN_S = 2.0
+"""Three tasks of 25 runs, which two processes still have then, take longer."""
 MET = (
     "crashes",
     "departures",
@@ -137,6 +140,19 @@ def test_seeds_run_in_processes_and_what_they_met_is_printed(capsys: pytest.Capt
     assert told.startswith("30 runs in ")
     assert "requests finished: " in told
     assert "crashes" not in told
+
+
+def test_an_interrupt_ends_processes_amid_their_runs() -> None:
+    interrupted_s = 0.0
+
+    def interrupt(_: Tally) -> None:
+        nonlocal interrupted_s
+        interrupted_s = time.monotonic()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(Plan(), range(100_000), 2, interrupt)
+    assert time.monotonic() - interrupted_s < ENDED_WITHIN_S
 
 
 @pytest.mark.parametrize("text", ["", "2p", "1p1d1x", "0p1d", "1r"])
