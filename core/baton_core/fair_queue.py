@@ -109,8 +109,8 @@ class FairQueue:
         """Yield the requests to place, in order.
 
         Before the next one, the caller takes or drops the last one unless it has no room. After `MAX_MISSES`
-        without room a round tries only requests smaller than all of these, and leaves out at most `MAX_SKIPPED`
-        others. It ends at a request that `MAX_PASSED` others have passed.
+        without room a round tries only requests smaller than all of these, leaving out `MAX_SKIPPED` others at
+        most. It ends at a request that `MAX_PASSED` others have passed.
         """
         left: list[_Waiting] = []
         num_misses, smallest = 0, sys.maxsize
