@@ -108,9 +108,9 @@ class FairQueue:
     def dispatch(self) -> Iterator[str]:
         """Yield the requests to place, in order.
 
-        Before the next one, the caller takes or drops the last one unless it has no room. After `MAX_MISSES`
-        without room a round tries only requests smaller than all of these, leaving out `MAX_SKIPPED` others at
-        most. It ends at a request that `MAX_PASSED` others have passed.
+        Before the next one, the caller takes or drops the last one unless it has no room. A round ends at one
+        that `MAX_PASSED` others have passed. After `MAX_MISSES` without room it tries only requests smaller than
+        all of these, and leaves out `MAX_SKIPPED` others at most.
         """
         left: list[_Waiting] = []
         num_misses, smallest = 0, sys.maxsize
