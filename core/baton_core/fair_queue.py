@@ -109,8 +109,8 @@ class FairQueue:
         """Yield the requests to place, in order.
 
         Before the next one, the caller takes or drops the last one unless it has no room. A round ends at one
-        that `MAX_PASSED` others have passed. After `MAX_MISSES` without room it tries only requests smaller than
-        all of these, and leaves out `MAX_SKIPPED` others at most.
+        that `MAX_PASSED` others have passed. After `MAX_MISSES` without room it tries only requests that are
+        smaller than all of these, and leaves out `MAX_SKIPPED` others at most.
         """
         left: list[_Waiting] = []
         num_misses, smallest = 0, sys.maxsize
