@@ -105,8 +105,8 @@ def test_workers_that_sleep_are_woken_again_when_one_refuses(monkeypatch: pytest
     make, begin = Controls.__init__, Controls.begin
     made: list[Controls] = []
 
-    def make_noted(controls: Controls, pool: Any) -> None:
-        make(controls, pool)
+    def make_noted(controls: Controls, *parts: Any) -> None:
+        make(controls, *parts)
         made.append(controls)
 
     def begin_busy(controls: Controls, work: OpenWork) -> Any:

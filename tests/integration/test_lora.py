@@ -12,6 +12,7 @@ from torch import Tensor
 
 from baton import LLM, LoRARequest, SamplingParams, TokensPrompt
 from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
+from baton_kernels.cpu.lora import CpuLoraTable
 from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
 from tests.adapters import MergedReference, make_adapter
 from tests.models import make_model, make_prompt
@@ -146,3 +147,40 @@ def test_lora_modules_are_names_and_paths_or_json() -> None:
     for wrong in ("a", "=b", "{", '{"name": "b"}', '{"name": "b", "path": "/b", "more": 1}'):
         with pytest.raises(InvalidConfigError, match="--lora-modules is"):
             read_lora_modules([wrong])
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_engine_wakes_though_the_folder_of_an_adapter_has_changed(
+    level: int, cases: tuple[Path, list[Case]], tmp_path: Path
+) -> None:
+    """It has room for another adapter then, which is loaded with the first request for it."""
+    model, (plain, _, other, _) = cases
+    path = make_adapter(tmp_path / "adapter", model, seed=5)
+    with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
+        generate(llm, [(LoRARequest("soon another", 9, str(path)), plain[1], [])])
+        llm.sleep(level=level)
+        make_adapter(path, model, seed=6)
+        llm.wake_up()
+        for case in (plain, other):
+            assert generate(llm, [case]) == [case[2]]
+
+
+def test_an_adapter_whose_load_fails_is_loaded_anew(
+    cases: tuple[Path, list[Case]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (_, one, other, _) = cases
+    real, num_calls = CpuLoraTable.set, 0
+
+    def fail_once(table: CpuLoraTable, slot: int, parts: Any) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 2:
+            raise MemoryError("no memory for the weights")
+        real(table, slot, parts)
+
+    monkeypatch.setattr(CpuLoraTable, "set", fail_once)
+    with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
+        with pytest.raises(RequestError, match="could not be loaded: MemoryError"):
+            generate(llm, [one])
+        for case in (one, other):
+            assert generate(llm, [case]) == [case[2]]

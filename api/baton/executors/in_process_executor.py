@@ -238,8 +238,9 @@ class InProcessExecutor:
         return [weights]
 
     def _forget_blocks(self) -> None:
-        """Replace the cores: new ones know no block of the pool."""
+        """Replace the cores: new ones know no block of the pool, and no adapter."""
         self._steps.close()
+        self._engine.drop_adapters()
         self._cores = self._new_cores()
         for publisher in self._publishers:
             publisher.clear()

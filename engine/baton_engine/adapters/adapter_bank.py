@@ -158,8 +158,12 @@ class AdapterBank:
             if not free:
                 raise RuntimeError(f"{len(self._slots)} adapters are loaded; allowed: so many")
             slot = self._slots[digest] = min(free)
-        for place, parts in zip(self._places, matrices, strict=True):
-            place.table.set(slot, parts)
+        try:
+            for place, parts in zip(self._places, matrices, strict=True):
+                place.table.set(slot, parts)
+        except BaseException:
+            self.drop(digest)
+            raise
 
     def check(self, path: str, digest: str) -> list[list[LoraMatrices | None]]:
         """Return what an adapter would be at each place; nothing is kept.

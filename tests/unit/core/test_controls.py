@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult, EnginePart
 from baton_core.sessions.router_messages import Refused
 from baton_core.worker.worker_events import (
+    AdapterLoaded,
     ControlDone,
+    DropAdapter,
     FromRouter,
     RouterJoined,
     RouterLost,
@@ -257,3 +261,18 @@ def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
     assert pair.p.core.open_work
     begun = [effect for effect in pair.p.wait(20.0) if isinstance(effect, RunControl)]
     assert [one.action for one in begun] == [ControlAction.SWITCH_WEIGHTS]
+
+
+@pytest.mark.parametrize(("level", "is_dropped"), [(1, False), (2, True)])
+def test_adapters_go_with_the_weights_of_a_sleeping_engine(level: int, is_dropped: bool) -> None:
+    worker = Worker(make_worker_config(max_cpu_loras=2))
+    adapter = Adapter(name="a", digest="a" * 64, path="/a")
+    worker.generate(replace(make_request(max_tokens=1), adapter=adapter))
+    worker.feed(AdapterLoaded(digest=adapter.digest))
+    worker.step()
+    effects = ask(worker, ControlAction.SLEEP, level=level)
+    dropped = [effect.digest for effect in effects if isinstance(effect, DropAdapter)]
+    assert dropped == [adapter.digest] * is_dropped
+    assert isinstance(effects[-1], RunControl)
+    loaded = worker.core.load(0.0).adapters
+    assert loaded == (() if is_dropped else (adapter.digest,))

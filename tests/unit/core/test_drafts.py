@@ -247,3 +247,12 @@ def test_tokens_count_up_to_the_first_wrong_draft(
         seq_id=make_sequence().seq_id, token_ids=(3, 5, 6), start=0, block_tables=((0,),), num_drafts=2
     )
     assert piece.num_verified(sampled, failed) == num_verified
+
+
+@pytest.mark.parametrize(
+    "values", [{"suffix_decoding_max_tree_depth": 1}, {"suffix_decoding_max_spec_factor": 1e308}]
+)
+def test_the_bounds_of_suffix_decoding_draft(values: dict[str, float]) -> None:
+    config = read_speculative_config({"method": "suffix", **values})
+    drafter = SuffixDrafter(config, EarlierOutputs(8), b"")
+    assert drafter.propose([1, 2, 3, 5, 9, 1, 2], 2) == (3, 5)

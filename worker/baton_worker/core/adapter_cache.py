@@ -123,6 +123,13 @@ class AdapterCache:
                 self._deadlines[request_id] = now + self._within_s
         return effects, ready
 
+    def drop_idle(self) -> list[WorkerEffect]:
+        """Drop the loaded adapters that nobody uses: their model is given up, and with it what is loaded."""
+        idle = [digest for digest, entry in self._entries.items() if entry.is_loaded and not entry.users]
+        for digest in idle:
+            del self._entries[digest]
+        return [DropAdapter(digest=digest) for digest in idle]
+
     def next_deadline(self) -> float | None:
         """The time when `overdue` names somebody."""
         return next(iter(self._deadlines.values()), None)

@@ -22,6 +22,7 @@ from baton_core.sessions.control_messages import (
 )
 from baton_core.sessions.sleep_arguments import read_sleep_level
 from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
+from baton_worker.core.adapter_cache import AdapterCache
 from baton_worker.core.worker_status import WorkerStatus
 
 MAX_QUEUED: Final = 16
@@ -58,9 +59,9 @@ class _Asked:
 class Controls:
     """The controls of one worker. Each that runs has a number, so late answers are dropped."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, adapters: AdapterCache) -> None:
         self.status = WorkerStatus()
-        self._pool = pool
+        self._pool, self._adapters = pool, adapters
         self.weights = ""
         """Hash of the weights that the engine has."""
         self._queue: deque[_Asked] = deque()
@@ -135,14 +136,16 @@ class Controls:
         effects: list[WorkerEffect] = []
         if self._switch is not None and self._exclusive is None and not work:
             self._pool.forget_cached()
-            return [self._run(self._switch)]
+            return [*self._adapters.drop_idle(), self._run(self._switch)]
         while self._queue and self._exclusive is None:
             asked = self._queue.popleft()
             try:
-                self._is_giving_up = self._prepare_sleep(asked.control, work)
+                level = self._prepare_sleep(asked.control, work)
             except BatonError as error:
                 effects.append(self._refuse(asked, error))
                 continue
+            self._is_giving_up = level > 0
+            effects += self._adapters.drop_idle() if level == 2 else []
             effects.append(self._run(asked))
         return effects
 
@@ -218,21 +221,21 @@ class Controls:
             return self._refuse(asked, error)
         return self._answer(asked, json.dumps(asdict(work)))
 
-    def _prepare_sleep(self, control: Control, work: OpenWork) -> bool:
-        """Empty the cache for a sleep that takes its memory away; whether this is one.
+    def _prepare_sleep(self, control: Control, work: OpenWork) -> int:
+        """Empty the cache for a sleep that takes its memory away; returns its level, 0 where it is none.
 
         Raises:
             InvalidRequestError: the argument is wrong.
             OverloadedError: something would be lost.
         """
         if control.action is not ControlAction.SLEEP:
-            return False
+            return 0
         level = read_sleep_level(control.argument_json)
         if level and work:
             raise OverloadedError(f"sleep has to wait: level is {level}; allowed with {work} open: 0")
         if level:
             self._pool.forget_cached()
-        return bool(level)
+        return level
 
     def _refuse(self, asked: _Asked, error: BatonError) -> SendToRouter:
         return self._answer(asked, "null", error.code, str(error))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import torch
@@ -101,6 +102,8 @@ class ResidentEngine:
         """Folder of the weights after a switch; None is the model's own."""
         self._adapters: dict[str, str] = {}
         """Folders of the adapters that are loaded, by digest."""
+        self._adapting = Lock()
+        """Held while adapters are loaded and dropped, and while they move to another model."""
         self._away: frozenset[EnginePart] = frozenset()
         try:
             with self.group.explaining() if self.group else nullcontext():
@@ -239,16 +242,15 @@ class ResidentEngine:
     def load_adapter(self, adapter: Adapter) -> float:
         """Load a LoRA adapter at all ranks, while the engine computes. Returns the seconds taken.
 
-        One thread loads and drops.
-
         Raises:
             InvalidRequestError: the folder cannot be read, has another content, or does not fit the model.
             RequestError: this is so at another rank, or one is lost; no rank has it.
         """
         path, digest, began_s = adapter.path, adapter.digest, time.monotonic()
-        if self._model is not None:
-            _bank(self._model).load(path, digest)
-        self._adapters[digest] = path
+        with self._adapting:
+            if self._model is not None:
+                _bank(self._model).load(path, digest)
+            self._adapters[digest] = path
         if self.group is not None:
             try:
                 self.group.change_adapter(digest, path)
@@ -259,12 +261,18 @@ class ResidentEngine:
 
     def drop_adapter(self, digest: str) -> None:
         """Forget an adapter that no step uses."""
-        self._adapters.pop(digest, None)
-        if self._model is not None:
-            _bank(self._model).drop(digest)
+        with self._adapting:
+            self._adapters.pop(digest, None)
+            if self._model is not None:
+                _bank(self._model).drop(digest)
         if self.group is not None:
             with suppress(BatonError):  # a rank is lost, and the group with it
                 self.group.change_adapter(digest)
+
+    def drop_adapters(self) -> None:
+        """Forget all adapters, which no step uses."""
+        for digest in list(self._adapters):
+            self.drop_adapter(digest)
 
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.
@@ -285,7 +293,8 @@ class ResidentEngine:
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
         self._engine = self._drafter = None
         self._give_back_pool()
-        self._model, self._read, self._weight_folder = model, model.read, Path(path)
+        self._adopt(model)
+        self._read, self._weight_folder = model.read, Path(path)
         free_unused(self._device)
         self._engine = self._start(model)
 
@@ -303,9 +312,18 @@ class ResidentEngine:
             tap_beside(model)
         if self._settings.share_weights and model.model.device.type == "cpu":
             self._share_weights(model, weight_folder)
-        for digest, path in self._adapters.items():
-            _bank(model).load(path, digest)
         return model
+
+    def _adopt(self, model: LoadedModel) -> None:
+        """Take a model in the place of another, with its adapters; one that cannot be read again is lost."""
+        with self._adapting:
+            for digest, path in list(self._adapters.items()):
+                try:
+                    _bank(model).load(path, digest)
+                except BatonError as error:
+                    _log.warning("an adapter is not loaded again: %s", error)
+                    del self._adapters[digest]
+            self._model = model
 
     def _share_weights(self, model: LoadedModel, weight_folder: Path | None) -> None:
         settings, place = self._settings, self._ranks.place
@@ -332,7 +350,7 @@ class ResidentEngine:
         if self._model is None:
             model = self._load(self._plan, self._weight_folder)
             self._require_unchanged(model.read)
-            self._model = model
+            self._adopt(model)
         elif self._device.type != "cpu":
             move_tensors(self._model.model, self._device)
 

@@ -51,7 +51,7 @@ class SuffixText:
                 matches[place] = self._match(place, recent)
         longest = max(matches.values(), default=0)
         places = [place for place, length in matches.items() if length == longest]
-        most = min(num_tokens, int(longest * config.suffix_decoding_max_spec_factor))
+        most = int(min(num_tokens, longest * config.suffix_decoding_max_spec_factor))
         return self._vote(places, most, config.suffix_decoding_min_token_prob)
 
     def _match(self, place: int, recent: Sequence[int]) -> int:
@@ -135,7 +135,7 @@ class SuffixDrafter:
         self._text.extend(token_ids[num_known : num_known + MAX_INDEXED])
         if len(token_ids) < 2:
             return ()
-        recent = token_ids[-self._config.suffix_decoding_max_tree_depth :]
+        recent = token_ids[-max(2, self._config.suffix_decoding_max_tree_depth) :]
         texts = (self._text, self._earlier.text(self._root))
         drafts = [text.propose(recent, num_tokens, self._config) for text in texts]
         return max(drafts, key=lambda draft: draft[1])[0]
