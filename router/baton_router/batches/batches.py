@@ -14,20 +14,19 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
+from baton_router.batches.batch_end import BatchEnds
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.batch_records import PREFIX as BATCH_PREFIX
 from baton_router.batches.batch_records import BatchRecords, RunFile, StoredBatch
 from baton_router.batches.batch_run import BatchRun
-from baton_router.batches.file_store import PREFIX, FileObject, FileStore
+from baton_router.batches.file_store import FileObject, FileStore
 from baton_router.batches.lease import Lease
-from baton_router.batches.outputs import write_outputs
 from baton_router.batches.partial_results import PartialResults, numbered_lines, read_lines
-from baton_router.batches.record_folder import RecordFolder, in_thread, new_id
+from baton_router.batches.record_folder import RecordFolder, new_id
 from baton_router.core.batches.batch import (
     WINDOW_S,
     Batch,
@@ -36,24 +35,12 @@ from baton_router.core.batches.batch import (
     BatchStatus,
 )
 from baton_router.core.batches.batch_lines import InputChecks, LineError
-from baton_router.core.batches.batch_results import BatchError
 
 AskAs = Callable[[str, str, bytes, str], Awaitable[tuple[int, bytes]]]
 """Sends a body, for a tenant, to a route under a request id; returns the status and body of the answer."""
 _LOOK_EVERY_S: Final = 1.0
 """Time between two looks at what other routers have left."""
 _FLAG: Final = "--files-directory"
-_LACKING: Final = {
-    BatchInput.EXPIRE: BatchError(
-        code="batch_expired",
-        message="This request could not be executed before the completion window expired.",
-    ),
-    BatchInput.WRITE: BatchError(
-        code="batch_cancelled", message="The batch was cancelled before this request."
-    ),
-    BatchInput.FAIL: BatchError(code="batch_failed", message="The batch failed before this request."),
-}
-"""Errors of the lines without a result, by what ended their batch."""
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +71,7 @@ class Batches:
         folder = RecordFolder(limits.folder)
         self._records = BatchRecords(folder)
         self.files = FileStore(folder, limits, self._is_read)
+        self._ends = BatchEnds(self._records, self.files, limits.max_age_s)
         self._runs: dict[str, _Run] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._watching: asyncio.Task[None] | None = None
@@ -247,34 +235,21 @@ class Batches:
     async def _run(self, stored: StoredBatch) -> None:
         batch = stored.batch
         event = await self._run_to_end(stored)
-        run = self._runs[batch.id]
-        run.may_cancel = False
-        try:
-            if batch.in_progress_at is not None:
-                await self._write_outputs(stored, event)
-        except OSError as error:
-            event = _failed(batch, error)
-        batch.advance(event, time.time())
+        self._runs[batch.id].may_cancel = False
+        await self._ends.end(stored, event)
         counts = batch.request_counts
         _log.info(
             "batch %s is %s: %d lines, %d answered, %d with an error",
             *(batch.id, batch.status, counts.total, counts.completed, counts.failed),
         )
-        try:
-            await self._save(stored)
-        except OSError as error:
-            _log.error("batch %s is written again after a restart: %s", batch.id, error)
-            return
-        del self._runs[batch.id]
-        for file in (RunFile.PARTIAL, RunFile.CANCEL):
-            self._records.path(batch.id, file).unlink(missing_ok=True)
-        run.lease.end(for_good=True)
+        self._runs.pop(batch.id).lease.end(for_good=True)
 
     async def _run_to_end(self, stored: StoredBatch) -> BatchInput:
         """Check and send the lines; returns the input that ends the batch once its output is written."""
         batch = stored.batch
         if not batch.may(BatchInput.EXPIRE):  # its output was being written as the router ended
             return BatchInput.WRITE
+        batch.errors = None  # a failure whose end was not written has not ended it
         try:
             async with asyncio.timeout(batch.expires_at - time.time()):
                 async with self._turns[stored.tenant]:
@@ -335,34 +310,12 @@ class Batches:
             await asyncio.to_thread(results.__exit__)
         await self._save(stored)
 
-    async def _write_outputs(self, stored: StoredBatch, event: BatchInput) -> None:
-        """Write the output of a batch, by names that are its own: a second time makes the same files."""
-        batch = stored.batch
-        names = [f"{PREFIX}{_digest(batch.id, kind)}" for kind in ("output", "error")]
-        paths = [self.files.path(name) for name in names]
-        lacking = None if batch.status is BatchStatus.FINALIZING else _LACKING[event]
-        source = self.files.path(batch.input_file_id)
-        sizes = await in_thread(
-            write_outputs, self._records.path(batch.id, RunFile.PARTIAL), source, *paths, lacking=lacking
-        )
-        now_s = time.time()
-        for name, size, kind in zip(names, sizes, ("output", "error"), strict=True):
-            if not size:
-                continue
-            file = FileObject(
-                id=name,
-                bytes=size,
-                created_at=int(now_s),
-                expires_at=int(now_s + (stored.output_age_s or self.limits.max_age_s)),
-                filename=f"{batch.id}_{kind}.jsonl",
-                purpose="batch_output",
-            )
-            await self.files.add(stored.tenant, file)
-            setattr(batch, f"{kind}_file_id", name)
-
     async def _save(self, stored: StoredBatch) -> None:
-        """Raises OSError: the record cannot be written."""
-        await self._records.add(stored.batch.id, stored)
+        """Write the record of a batch that is not over; if the disk refuses, a later one tells as much."""
+        try:
+            await self._records.add(stored.batch.id, stored)
+        except OSError as error:
+            _log.warning("the record of batch %s cannot be written now: %s", stored.batch.id, error)
 
 
 def _num_done(batch: Batch) -> int:
@@ -389,7 +342,3 @@ def _failed(batch: Batch, error: Exception) -> BatchInput:
     text = str(error) if is_known else "internal error; the router's log has the cause"
     batch.errors = BatchErrors(data=[LineError(code="cannot_go_on", message=text)])
     return BatchInput.FAIL
-
-
-def _digest(*texts: str) -> str:
-    return blake2b("/".join(texts).encode(), digest_size=12).hexdigest()

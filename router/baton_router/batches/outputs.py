@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from baton_router.batches.batch_run import new_result_id
 from baton_router.batches.partial_results import read_lines
-from baton_router.batches.record_folder import TEMPORARY
+from baton_router.batches.record_folder import write_whole
 from baton_router.core.batches.batch_lines import BatchRequest
 from baton_router.core.batches.batch_results import BatchError, BatchResult
 
@@ -26,8 +26,8 @@ def write_outputs(
 ) -> tuple[int, int]:
     """Write the answers of a partial file to `output`, and its other lines to `errors`; blocks.
 
-    Lines of the input `source` that have no result get the error `lacking`, if there is one. A file without
-    lines is not made. Returns the sizes of both files in bytes.
+    Lines of the input `source` that have no result get the error `lacking`, if there is one and the input is
+    still there. A file without lines is not made. Returns the sizes of both files in bytes.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -41,11 +41,12 @@ def write_outputs(
                 yield line
         if lacking is None:
             return
-        for request in read_lines(source):
-            if isinstance(request, BatchRequest) and request.custom_id not in done:
-                name = request.custom_id
-                result = BatchResult(id=new_result_id(), custom_id=name, response=None, error=lacking)
-                yield msgspec.json.encode(result) + b"\n"
+        with suppress(FileNotFoundError):
+            for request in read_lines(source):
+                if isinstance(request, BatchRequest) and request.custom_id not in done:
+                    name = request.custom_id
+                    result = BatchResult(id=new_result_id(), custom_id=name, response=None, error=lacking)
+                    yield msgspec.json.encode(result) + b"\n"
 
     answers = (line for outcome, line in _results(partial) if outcome.error is None)
     return _write(output, answers), _write(errors, failed())
@@ -53,9 +54,11 @@ def write_outputs(
 
 def _results(partial: Path) -> Iterator[tuple[_Outcome, bytes]]:
     """Yield what the lines of a partial file say; a line that is torn ends it."""
-    if not partial.exists():
+    try:
+        file = partial.open("rb")
+    except FileNotFoundError:
         return
-    with partial.open("rb") as file:
+    with file:
         for line in file:
             try:
                 yield msgspec.json.decode(line, type=_Outcome), line
@@ -64,14 +67,7 @@ def _results(partial: Path) -> Iterator[tuple[_Outcome, bytes]]:
 
 
 def _write(path: Path, lines: Iterable[bytes]) -> int:
-    temporary = path.with_suffix(TEMPORARY)
-    with temporary.open("wb") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-        size = file.tell()
-    if size:
-        temporary.replace(path)
-    else:
-        temporary.unlink()
+    size = write_whole(path, lines).st_size
+    if not size:
+        path.unlink()
     return size

@@ -88,11 +88,10 @@ class PartialResults:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with self._lock:  # a run that was cancelled may still add a result
+        with self._lock, self._file:  # a run that was cancelled may still add a result
             self._sync()
             if not self.done:
                 self.path.unlink(missing_ok=True)
-            self._file.close()
 
     def add(self, result: BatchResult) -> None:
         """Append a result.

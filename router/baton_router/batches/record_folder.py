@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final, Generic, ParamSpec, TypeVar
@@ -50,6 +50,26 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         raise
 
 
+def write_whole(path: Path, pieces: Iterable[bytes]) -> os.stat_result:
+    """Write a file in the place of an older one, as a whole and to the disk; blocks.
+
+    Raises:
+        OSError: it cannot be written; the older one stays.
+    """
+    temporary = path.with_suffix(TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+            status = os.fstat(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return status
+
+
 class RecordFolder:
     """A folder that several routers may share. Its methods block.
 
@@ -75,15 +95,7 @@ class RecordFolder:
         Raises:
             OSError: it cannot be written; the older one stays.
         """
-        path = self.path / f"{name}{_RECORD}"
-        temporary = path.with_suffix(TEMPORARY)
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(record))
-            file.flush()
-            os.fsync(file.fileno())
-            signature = _signature(os.fstat(file.fileno()))
-        temporary.replace(path)
-        return signature
+        return _signature(write_whole(self.path / f"{name}{_RECORD}", [msgspec.json.encode(record)]))
 
     def remove(self, name: str) -> None:
         """Remove a record, if it is there."""
@@ -122,14 +134,18 @@ class RecordIndex(Generic[T]):
         async with self._lock:
             self._seen = await in_thread(self._read)
 
-    async def add(self, name: str, record: T) -> None:
+    async def add(self, name: str, record: T, shown: T | None = None) -> None:
         """Write a record, in the place of an older one of its name.
+
+        Args:
+            shown: the object that stands for it from then on, if another one: who calls makes it the same.
 
         Raises:
             OSError: it cannot be written; the older one stays.
         """
         async with self._lock:
-            self._seen[name] = await in_thread(self._folder.write, name, record), record
+            signature = await in_thread(self._folder.write, name, record)
+            self._seen[name] = signature, record if shown is None else shown
 
     async def remove(self, name: str) -> None:
         """Remove a record, if it is there."""
