@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import openai
@@ -17,6 +18,7 @@ from baton_core.sessions.router_messages import Generate
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.http.batches.table import BATCH_ROUTES
 from baton_router.process.http_settings import HttpSettings
+from tests.full_disk import full_disk
 from tests.integration.http_router import error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, access_to, run, serving
 from tests.integration.scripted_worker import ScriptedWorker
@@ -68,6 +70,10 @@ async def over(client: openai.AsyncOpenAI, batch: openai.types.Batch) -> openai.
 async def results(client: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
     assert file_id is not None
     return [json.loads(one) for one in (await client.files.content(file_id)).text.splitlines()]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("url", [COMPLETIONS, RESPONSES])
@@ -198,6 +204,36 @@ def test_wrong_calls_are_refused_by_name(tmp_path: Path) -> None:
 
     run(scenario())
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_full_disk_is_told_and_nothing_stays_on_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = BatchLimits(folder=str(tmp_path))
+        async with http_cluster(http=HttpSettings(batches=settings)) as client:
+
+            async def uploaded() -> httpx.Response:
+                form = {"file": ("a", lines(COMPLETIONS, 2))}
+                return await client.post("/v1/files", data={"purpose": "batch"}, files=form)
+
+            async def begun() -> httpx.Response:
+                return await client.post("/v1/batches", json=body)
+
+            body = {"input_file_id": "", "endpoint": COMPLETIONS, "completion_window": "24h"}
+            body["input_file_id"] = (await uploaded()).json()["id"]
+            kept = names(tmp_path)
+            with full_disk():
+                for ask, what, param in ((uploaded, "file", "file"), (begun, "the batch", None)):
+                    status, named, text = error_of(await ask())
+                    assert (status, named) == (507, param), text
+                    assert text.startswith(f"{what} cannot be kept: File too large; allowed: where ")
+            assert names(tmp_path) == kept
+            batch = (await begun()).json()
+            with patch.object(Path, "touch", side_effect=OSError(28, "No space left on device")):
+                reply = await client.post(f"/v1/batches/{batch['id']}/cancel")
+            assert error_of(reply)[0] == 507
+            assert error_of(reply)[2].startswith("the cancellation cannot be kept: No space left on device")
+
+    run(scenario())
 
 
 def test_without_a_folder_the_routes_say_which_flag_is_missing() -> None:

@@ -163,9 +163,11 @@ class Upload:
     async def __aexit__(self, *exc_info: object) -> None:
         self._store._more_files[self._tenant] -= 1
         self._store.reserve(self._tenant, -self._num_bytes)
-        if self._file is not None:
-            await asyncio.to_thread(self._file.close)
-        self._path.unlink(missing_ok=True)
+        try:
+            if self._file is not None:
+                await asyncio.to_thread(self._file.close)
+        finally:
+            self._path.unlink(missing_ok=True)
 
     async def write(self, piece: bytes) -> None:
         """Append a piece.

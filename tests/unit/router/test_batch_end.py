@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import resource
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.batches import Batches
 from baton_router.batches.record_folder import RecordFolder, write_whole
 from baton_router.core.batches.batch import BatchStatus
+from tests.full_disk import full_disk
 from tests.unit.router.test_batches import Asked, begin, ids, lines, names, over, serving, until, written
 
 
@@ -141,12 +141,7 @@ def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> N
 def test_a_file_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     write_whole(path, [b"old"])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write_whole(path, [b"a" * 60] * 3)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(100), pytest.raises(OSError, match="File too large"):
+        write_whole(path, [b"a" * 60] * 3)
     assert names(RecordFolder(str(tmp_path)).path, "*") == ["kept.json"]
     assert path.read_bytes() == b"old"

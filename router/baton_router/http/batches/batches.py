@@ -6,7 +6,14 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.core.batches.batch import Batch
-from baton_router.http.batches.files import batches_of, checked_age, find_file, not_found, refreshed_batches
+from baton_router.http.batches.files import (
+    batches_of,
+    checked_age,
+    find_file,
+    not_found,
+    on_disk,
+    refreshed_batches,
+)
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
 from baton_router.http.calls import Call
 from baton_router.http.operator_routes import Query, read_query
@@ -22,7 +29,7 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
 
     Raises:
         InvalidRequestError: a field is wrong, or a bound is reached; the message names it.
-        HttpError: 404, there is no such file.
+        HttpError: 404, there is no such file; 507, the disk is full.
     """
     body, batches = call.body, batches_of(call)
     if body.endpoint not in batches.defaults:
@@ -34,7 +41,9 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
     if file.purpose != "batch":
         allowed = "the id of a file of purpose batch"
         raise InvalidRequestError("input_file_id", f"one of purpose {file.purpose}", allowed)
-    await call.reply(await batches.create(call.tenant, file, body.endpoint, body.metadata, age_s))
+    with on_disk("the batch"):
+        batch = await batches.create(call.tenant, file, body.endpoint, body.metadata, age_s)
+    await call.reply(batch)
 
 
 async def list_batches(call: Call[None]) -> None:
@@ -51,8 +60,11 @@ async def show_batch(call: Call[None]) -> None:
 
 
 async def cancel_batch(call: Call[None]) -> None:
-    """Raises HttpError: 404; InvalidRequestError: it is over."""
-    await call.reply(await batches_of(call).cancel(await _find(call)))
+    """Raises HttpError: 404, or 507, the disk is full; InvalidRequestError: it is over."""
+    batch = await _find(call)
+    with on_disk("the cancellation"):
+        batch = await batches_of(call).cancel(batch)
+    await call.reply(batch)
 
 
 async def _find(call: Call[None]) -> Batch:

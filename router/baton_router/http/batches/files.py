@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.responses import StreamingResponse
@@ -41,14 +42,12 @@ async def create_file(call: Call[None]) -> None:
         raise HttpError(415, "unsupported_media_type", str(error)) from None
     with call.state.service.open_call():
         try:
-            async with files.begin(call.tenant) as upload:
-                file = await _Form(call, upload).read(reader)
+            with on_disk("file", param="file"):
+                async with files.begin(call.tenant) as upload:
+                    file = await _Form(call, upload).read(reader)
         except InvalidRequestError:
             await call.drop_pieces()
             raise
-        except OSError as error:
-            text = f"file cannot be kept: {error.strerror}; allowed: where the router's disk has room"
-            raise HttpError(507, "insufficient_storage", text, param="file") from None
         await call.reply(file)
 
 
@@ -183,6 +182,20 @@ async def find_file(call: Call[Any], field: str, file_id: str) -> FileObject:
     if file is None:
         raise not_found(field, file_id, "file")
     return file
+
+
+@contextmanager
+def on_disk(what: str, *, param: str | None = None) -> Iterator[None]:
+    """Write something to the router's folder.
+
+    Raises:
+        HttpError: 507, the disk refuses.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = f"{what} cannot be kept: {error.strerror}; allowed: where the router's disk has room"
+        raise HttpError(507, "insufficient_storage", text, param=param) from None
 
 
 def not_found(field: str, name: str, kind: str) -> HttpError:

@@ -78,7 +78,7 @@ BATCH_ROUTES: Final = (
             "completion_window": "24h",
         },
         reply=Batch,
-        errors=(404,),
+        errors=(404, 507),
     ),
     Route(
         method="GET",
@@ -109,6 +109,6 @@ BATCH_ROUTES: Final = (
         summary="End a batch; what is answered stays",
         handler=batches.cancel_batch,
         reply=Batch,
-        errors=(400, 404),
+        errors=(400, 404, 507),
     ),
 )
