@@ -16,6 +16,7 @@ import pytest
 
 from baton_core.sessions.router_messages import Generate
 from baton_router.batches.batch_limits import BatchLimits
+from baton_router.core.batches import line_pace
 from baton_router.http.batches.table import BATCH_ROUTES
 from baton_router.process.http_settings import HttpSettings
 from tests.full_disk import full_disk
@@ -122,6 +123,21 @@ def test_a_batch_is_answered(tmp_path: Path, url: Any) -> None:
                 await client.files.retrieve(file.id)
 
     run(scenario())
+
+
+def test_lines_of_several_prompts_are_not_taken_for_requests_of_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with batching(tmp_path, max_inflight=1, lines_beside=0.0) as ((client,), _):
+            content = lines(COMPLETIONS, 3, prompt=["Hello!", "Hi!"], max_tokens=3)
+            file = await client.files.create(file=content, purpose="batch")
+            made = await client.batches.create(
+                input_file_id=file.id, endpoint=COMPLETIONS, completion_window="24h"
+            )
+            batch = await over(client, made)
+            assert (batch.status, len(await results(client, batch.output_file_id))) == ("completed", 3)
+
+    with patch.object(line_pace, "QUIET_S", 1000.0):
+        run(scenario())
 
 
 def test_files_and_batches_are_apart_by_key(tmp_path: Path) -> None:

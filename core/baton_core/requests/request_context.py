@@ -41,6 +41,8 @@ class RequestContext:
     """W3C trace context that the client sent; empty without one."""
     arrived_s: float | None = None
     """Arrival of the call, on the router's clock; None where it is not known."""
+    is_batch_line: bool = False
+    """True for a line of a batch: those run between the requests of others."""
 
 
 NO_CONTEXT: Final = RequestContext()

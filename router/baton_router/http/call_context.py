@@ -52,6 +52,7 @@ def read_context(call: Call[Any], session_id: str | None, prompt_cache_key: str 
         slo=Slo(ttft_s=_read_s(call, TTFT_HEADER), tpot_s=_read_s(call, TPOT_HEADER)),
         traceparent=read_traceparent(headers.get(TRACEPARENT, "")),
         arrived_s=call.arrived_s,
+        is_batch_line=call.is_batch_line,
     )
 
 

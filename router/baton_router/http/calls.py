@@ -76,6 +76,8 @@ class Call(Generic[BodyT]):
     """The memory that the body takes."""
     tenant: str = ""
     """The tenant whose key the call named."""
+    is_batch_line: bool = False
+    """True where the router itself makes the call, for a line of a batch."""
 
     def __init__(
         self, state: AppState, scope: Scope, receive: Receive, send: Send, dialect: Dialect = OPENAI

@@ -19,8 +19,8 @@ from baton_service.keys import AUTHORIZATION, Keys
 
 API_KEY_HEADER: Final = "x-api-key"
 """Anthropic's clients show their key there."""
-TENANT: Final = "baton.tenant"
-"""Key of the scope of a call that the router itself makes, for the tenant named there."""
+LINE_TENANT: Final = "baton.line_tenant"
+"""Key of the scope of a batch's line, a call that the router itself makes for the tenant named there."""
 
 
 def require_key(keys: Keys, headers: Headers) -> str:
@@ -77,8 +77,8 @@ class Endpoint:
             headers = Headers(scope=scope)
             if self._route.method != "GET":
                 require_same_origin(headers, self._state.settings.allowed_origins)
-            if TENANT in scope:
-                call.tenant = scope[TENANT]
+            if LINE_TENANT in scope:
+                call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:
                 call.tenant = require_key(self._state.keys, headers)
             with self._state.service.bodies.body() as call.room:

@@ -11,6 +11,7 @@ from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import ErrorCode, IncompatibleWorkerError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.finish import FinishReason
+from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import Generate, OutputSoFar, Prefill
 from baton_core.sessions.worker_info import WorkerLoad
@@ -131,6 +132,19 @@ def test_only_the_requests_of_a_lost_worker_move() -> None:
     assert [end.request_id for end in client.ends] == ["b", "a"]
     assert all(isinstance(end, FinishRequest) for end in client.ends)
     assert client.core.fleet.has_no_reservations
+
+
+def test_requests_of_lines_are_not_counted_among_those_of_others() -> None:
+    client = Client("m", split=SplitMode.NEVER)
+    line = RequestContext(is_batch_line=True)
+    for name in ("l/0", "l/1"):
+        client.submit(name, context=line)
+    assert (client.core.num_requests, client.core.load.num_others) == (2, 0)
+    client.submit("other")
+    assert (client.core.load.num_others, client.core.load.num_prefilling) == (1, 3)
+    for name in ("other", "l/0", "l/1"):
+        client.feed(ClientGone(request_id=name))
+    assert (client.core.num_requests, client.core.load.num_others) == (0, 0)
 
 
 def test_one_batch_may_end_several_requests() -> None:

@@ -13,11 +13,9 @@ from baton_router.operations.line_gate import LineGate
 pytestmark = pytest.mark.slow
 
 
-def load(
-    num_requests: int, num_waiting: int = 0, num_prefilling: int = 0, num_workers: int = 1
-) -> RequestLoad:
+def load(num_others: int, num_waiting: int = 0, num_prefilling: int = 0, num_workers: int = 1) -> RequestLoad:
     return RequestLoad(
-        num_requests=num_requests,
+        num_others=num_others,
         num_waiting=num_waiting,
         num_prefilling=num_prefilling,
         num_workers=num_workers,
@@ -33,8 +31,8 @@ def test_lines_alone_begin_all_at_once() -> None:
     pace = LinePace()
     assert may_begin(pace, 0.0, load(0))
     pace.num_lines = 7
-    assert may_begin(pace, 0.1, load(7, num_prefilling=7))
-    assert not may_begin(pace, 0.2, load(7, num_waiting=1)), "there is no room for more"
+    assert may_begin(pace, 0.1, load(0, num_prefilling=7))
+    assert not may_begin(pace, 0.2, load(0, num_waiting=1)), "there is no room for more"
 
 
 def test_few_lines_run_beside_others_until_they_are_gone_a_while() -> None:
@@ -43,8 +41,8 @@ def test_few_lines_run_beside_others_until_they_are_gone_a_while() -> None:
     assert may_begin(pace, 5.0, load(1, num_prefilling=1, num_workers=2))
     assert may_begin(pace, 5.1, load(1))
     pace.num_lines = 1
-    assert not may_begin(pace, 5.2, load(2))
-    assert may_begin(pace, 5.2, load(2, num_workers=8)), "two of them for eight workers"
+    assert not may_begin(pace, 5.2, load(1))
+    assert may_begin(pace, 5.2, load(1, num_workers=8)), "two of them for eight workers"
     pace.end(6.0, 0.5, load(1))
     assert not may_begin(pace, 7.4, load(1))
     assert pace.next_s(7.4) == 7.5, "it ran for a quarter of two seconds"
@@ -91,7 +89,7 @@ def test_the_gate_lets_lines_in_by_turn_and_forgets_those_that_are_cancelled() -
             await asyncio.wait(tasks[:2])
             await asyncio.sleep(0)
             assert begun == ["b", "c"]
-            seen = load(1)
+            seen = load(0)
             async with asyncio.timeout(20 * QUIET_S):
                 await asyncio.sleep(QUIET_S / 2)
                 assert begun == ["b", "c"]

@@ -13,13 +13,14 @@ DEFAULT_LINES_BESIDE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLoad:
-    """The open requests of a router, lines among them."""
+    """The open requests of a router; a line of a batch is one for each of its prompts."""
 
-    num_requests: int
+    num_others: int
+    """Requests that are of no line."""
     num_waiting: int
-    """Requests that wait for a worker."""
+    """Requests that wait for a worker, those of lines among them."""
     num_prefilling: int
-    """Requests whose prompt is being computed."""
+    """Requests whose prompt is being computed, those of lines among them."""
     num_workers: int
     """Workers that compute prompts."""
 
@@ -39,7 +40,7 @@ class LinePace:
 
     def note(self, now: float, load: RequestLoad) -> None:
         """Remember whether there are other requests."""
-        if load.num_requests > self.num_lines:
+        if load.num_others:
             self._busy_s = now
 
     def may_begin(self, now: float, load: RequestLoad) -> bool:

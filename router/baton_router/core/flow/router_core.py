@@ -82,6 +82,8 @@ class RouterCore:
         self._attempt_of: dict[str, str] = {}
         self._deadlines = Deadlines()
         self._prefilling: set[str] = set()
+        self._of_lines: set[str] = set()
+        """Requests of lines of batches."""
         self._without_worker: dict[str, None] = {}
         self.is_held = False
         """True while no request that waits is dispatched; those that have begun go on."""
@@ -103,7 +105,7 @@ class RouterCore:
     def load(self) -> RequestLoad:
         """The open requests, as lines of batches see them."""
         return RequestLoad(
-            num_requests=len(self._flows),
+            num_others=len(self._flows) - len(self._of_lines),
             num_waiting=self.admission.num_waiting,
             num_prefilling=len(self._prefilling),
             num_workers=self.fleet.num_prefilling_workers if self.fleet.is_ready else 0,
@@ -207,6 +209,7 @@ class RouterCore:
         self.admission.check_invariants({name for name in states if states[name] is FlowState.WAITING})
         assert self._prefilling == {name for name in states if states[name] in PREFILLING}
         assert set(self._without_worker) == {name for name in states if states[name] in WITHOUT_WORKER}
+        assert self._of_lines <= set(self._flows)
         if not self._flows:
             assert self.fleet.has_no_reservations, "load is reserved without requests"
 
@@ -232,6 +235,8 @@ class RouterCore:
         gate = self.admission.take(now, spec, event.context)
         flow = RequestFlow(now, spec, limits=limits, fleet=self.fleet, gate=gate, record=record)
         self._flows[spec.request_id] = flow
+        if event.context.is_batch_line:
+            self._of_lines.add(spec.request_id)
         effects = self._track(now, flow, [])
         if self.admission.num_waiting == 1 and not self.is_held:
             effects += self._track(now, flow, flow.place(now))
@@ -320,6 +325,7 @@ class RouterCore:
         self._request_of_attempt.pop(self._attempt_of.pop(request_id, ""), None)
         if flow.state in TERMINAL:
             del self._flows[request_id]
+            self._of_lines.discard(request_id)
             self._deadlines.drop(request_id)
             self.num_migrations += flow.migrations.num_migrations
             is_finished = flow.state is FlowState.FINISHED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton_router.http.app_state import AppState
-from baton_router.http.endpoint import TENANT, Endpoint
+from baton_router.http.endpoint import LINE_TENANT, Endpoint
 from baton_router.http.inner_calls import call_route
 from baton_router.http.middleware import REQUEST_ID_HEADER, RequestIds
 from baton_router.http.routes import ROUTES
@@ -23,5 +23,5 @@ class LineCalls:
         """Return the status and the body of a route's reply; waits for its turn among other requests."""
         headers = [(REQUEST_ID_HEADER.encode(), request_id.encode())]
         async with self._gate.line():
-            reply = await call_route(self._endpoints[url], url, content, headers, **{TENANT: tenant})
+            reply = await call_route(self._endpoints[url], url, content, headers, **{LINE_TENANT: tenant})
         return reply.status, reply.body
