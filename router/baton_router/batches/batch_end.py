@@ -73,8 +73,8 @@ class BatchEnds:
 
     async def _end(self, stored: StoredBatch, event: BatchInput) -> None:
         batch = copy(stored.batch)
-        has_sent = batch.in_progress_at is not None
-        files = await self._write_outputs(stored, event) if has_sent else {}
+        is_refused = batch.in_progress_at is None and event is BatchInput.FAIL
+        files = {} if is_refused else await self._write_outputs(stored, event)
         for field, file_id in files.items():
             setattr(batch, field, file_id)
         batch.advance(event, time.time())

@@ -45,6 +45,7 @@ def write_outputs(
             for request in read_lines(source):
                 if isinstance(request, BatchRequest) and request.custom_id not in done:
                     name = request.custom_id
+                    done.add(name)
                     result = BatchResult(id=new_result_id(), custom_id=name, response=None, error=lacking)
                     yield msgspec.json.encode(result) + b"\n"
 

@@ -123,6 +123,29 @@ def test_records_of_a_batch_that_goes_on_may_be_refused(tmp_path: Path, disk: Di
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
+def test_a_batch_that_expires_before_its_turn_names_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(body: dict[str, Any]) -> int:
+        await asyncio.Event().wait()
+        return 200
+
+    async def scenario() -> None:
+        async with serving(tmp_path, Asked(never)) as served:
+            await begin(served, lines(1))
+            monkeypatch.setattr(batches, "WINDOW_S", 1)
+            batch = await begin(served, lines(2) + lines(1) + b"{}\n")
+            assert batch.status is BatchStatus.VALIDATING
+            await over(batch)
+            assert (batch.status, batch.output_file_id) == (BatchStatus.EXPIRED, None)
+            errors = written(served, batch.error_file_id)
+            assert ids(errors) == ["l0", "l1"]
+            assert {one["error"]["code"] for one in errors} == {"batch_expired"}
+
+    asyncio.run(scenario())
+
+
 def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> None:
     async def scenario() -> None:
         async def fails(body: dict[str, Any]) -> int:

@@ -249,7 +249,8 @@ def test_a_cancelled_batch_keeps_its_answers_and_names_the_rest(tmp_path: Path) 
                 await over(one)
                 await batches.cancel(one)
                 assert one.status is BatchStatus.CANCELLED
-            assert (waiting.output_file_id, waiting.error_file_id) == (None, None)
+            assert waiting.output_file_id is None
+            assert ids(written(batches, waiting.error_file_id)) == ["l0", "l1"]
             assert ids(written(batches, batch.output_file_id)) == ["l0", "l2", "l3", "l4"]
             errors = {one["custom_id"]: one["error"]["code"] for one in written(batches, batch.error_file_id)}
             assert errors == {"l1": "400", **dict.fromkeys(("l5", "l6", "l7", "l8"), "batch_cancelled")}
