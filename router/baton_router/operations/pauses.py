@@ -26,6 +26,10 @@ class Pauses:
         self._control = control
         self._hold = hold
         self._abort = abort
+        self._num_beginning = 0
+        """Number of calls of `pause` that have not ended."""
+        self._lasts = False
+        """True from a `pause` that succeeded to `resume`."""
 
     @property
     def is_paused(self) -> bool:
@@ -34,6 +38,8 @@ class Pauses:
     async def pause(self, mode: str, timeout_s: float, *, clear_cache: bool) -> dict[str, ControlResult]:
         """Have new requests wait until `resume`; returns the workers' results.
 
+        Where a worker's result is an error, or this raises, only an earlier pause lasts.
+
         Args:
             mode: `abort` ends running requests with an error, `wait` lets them end, `keep` stops them where
                 they are.
@@ -41,24 +47,35 @@ class Pauses:
 
         Raises:
             InvalidRequestError: there is no such mode.
-            RequestError: DEADLINE_EXCEEDED, running requests have not ended: nothing is paused.
+            RequestError: DEADLINE_EXCEEDED, running requests have not ended; or as of `control`.
         """
         if mode not in PAUSE_MODES:
             raise InvalidRequestError("mode", mode, ", ".join(PAUSE_MODES))
+        self._num_beginning += 1
         self._hold.hold(_REASON)
         try:
-            if mode == "keep":
-                return await self._control(ControlAction.SLEEP, '{"level": 0}', timeout_s)
-            if mode == "abort":
-                self._abort()
-            await self._hold.wait_idle(timeout_s)
-        except BaseException:
-            self._hold.release(_REASON)
-            raise
-        return await self._control(ControlAction.RESET_PREFIX_CACHE, "{}", timeout_s) if clear_cache else {}
+            results = await self._stop(mode, timeout_s, clear_cache=clear_cache)
+            if all(result.code is None for result in results.values()):
+                self._lasts = self.is_paused
+        finally:
+            self._num_beginning -= 1
+            if not (self._lasts or self._num_beginning):
+                self._hold.release(_REASON)
+        return results
 
     async def resume(self, timeout_s: float) -> dict[str, ControlResult]:
-        """Go on; returns the workers' results."""
-        results = await self._control(ControlAction.WAKE_UP, '{"tags": ["scheduling"]}', timeout_s)
-        self._hold.release(_REASON)
-        return results
+        """Go on, even where workers cannot be told; returns their results."""
+        try:
+            return await self._control(ControlAction.WAKE_UP, '{"tags": ["scheduling"]}', timeout_s)
+        finally:
+            self._lasts = False
+            self._hold.release(_REASON)
+
+    async def _stop(self, mode: str, timeout_s: float, *, clear_cache: bool) -> dict[str, ControlResult]:
+        """Stop or end what runs, while new requests wait."""
+        if mode == "keep":
+            return await self._control(ControlAction.SLEEP, '{"level": 0}', timeout_s)
+        if mode == "abort":
+            self._abort()
+        await self._hold.wait_idle(timeout_s)
+        return await self._control(ControlAction.RESET_PREFIX_CACHE, "{}", timeout_s) if clear_cache else {}
