@@ -11,9 +11,10 @@ import msgspec
 from baton_core.load_reservation import LoadReservation
 from baton_router.core.router_events import PeerLoad
 from baton_router.redis.stream_tail import StreamTail
+from baton_service.redis.entries import RouterRegistry, read_entries
 from baton_service.redis.link import LEASE_S, RENEW_S, RedisLink, wait_for
 from baton_service.redis.records import RouterLoad, RouterRecord, read_router, read_router_load
-from baton_service.redis.scripts import PUT_ROUTER, READ_ROUTERS, RELEASE_ROUTER
+from baton_service.redis.scripts import PUT_ROUTER, RELEASE_ROUTER
 
 PUBLISH_EVERY_S: Final = 0.05
 """Shortest time between two messages about the own load."""
@@ -88,7 +89,7 @@ class LoadExchange:
         self._tail = StreamTail(link, link.keys.router_loads)
         self._put = link.script(PUT_ROUTER)
         self._release = link.script(RELEASE_ROUTER)
-        self._read_routers = link.script(READ_ROUTERS)
+        self._routers = RouterRegistry(link)
         self.http_addresses: tuple[str, ...] = ()
         """HTTP addresses of the living routers."""
         self._number = 0
@@ -143,17 +144,19 @@ class LoadExchange:
     async def _tail_step(self) -> None:
         if not self._tail.has_begun:
             await self._tail.begin()
-        for fields in await self._tail.read():
-            self._update(fields[b"load"])
+        entries = ((b"load", fields.get(b"load", b"")) for fields in await self._tail.read())
+        loads, _ = read_entries(self._link, self._link.keys.router_loads, entries, read_router_load)
+        for load in loads:
+            self._update(load)
 
     async def _registry_step(self) -> None:
         """Read all loads now and then, which also shows the living routers."""
-        keys = self._link.keys
-        found = await self._read_routers((keys.routers,), (keys.router_prefix, "load"))
-        living = {self._update(encoded) for encoded in found}
-        records = await self._read_routers((keys.routers,), (keys.router_prefix, "record"))
-        addresses = (read_router(encoded).http_address for encoded in records)
-        self.http_addresses = tuple(address for address in addresses if address)
+        loads = await self._routers.read("load", read_router_load)
+        for load in loads:
+            self._update(load)
+        living = {load.router_id for load in loads}
+        records = await self._routers.read("record", read_router)
+        self.http_addresses = tuple(record.http_address for record in records if record.http_address)
         self._publish_all(self._peers.drop_missing(self._loop.time(), living))
         await asyncio.sleep(RENEW_S)
 
@@ -162,13 +165,10 @@ class LoadExchange:
             self._publish_all(self._peers.expire(self._loop.time()))
             await asyncio.sleep(RENEW_S)
 
-    def _update(self, encoded: bytes) -> str:
-        """Take an encoded load; returns the id of its router."""
-        load = read_router_load(encoded)
+    def _update(self, load: RouterLoad) -> None:
         peer_load = self._peers.update(self._loop.time(), load)
         if peer_load is not None:
             self._on_update(peer_load)
-        return load.router_id
 
     def _publish_all(self, gone: Iterable[PeerLoad]) -> None:
         for peer_load in gone:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_router.core.router_events import PrefixUpdate
 from baton_router.redis.stream_tail import Fields, StreamTail
@@ -88,7 +90,8 @@ class PrefixReader:
             self._mark_all_stale()
 
     async def _num_changes(self) -> int:
-        return int(await self._link.command("GET", self._link.keys.num_changes) or 0)
+        found = await self._link.command("GET", self._link.keys.num_changes) or b""
+        return int(found) if found.isdigit() else 0
 
     def _take(self, fields: Fields) -> None:
         count = int(fields[b"count"])
@@ -118,7 +121,10 @@ class PrefixReader:
         if not self._stale:
             await wait_for(self._is_stale, RENEW_S)
         for worker_id in list(self._stale):
-            await self._resync(worker_id)
+            try:
+                await self._resync(worker_id)
+            except msgspec.MsgspecError as error:
+                self._link.note_unreadable(f"blocks of worker {worker_id}: {error}")
         self._link.state.num_changes_behind = max(0, await self._num_changes() - self._count)
 
     async def _resync(self, worker_id: str) -> None:
@@ -127,7 +133,7 @@ class PrefixReader:
         worker = self._workers.get(worker_id)
         if worker is None or worker_id not in self._stale:
             return
-        if not found or int(found[0]) != worker.epoch:
+        if not found or found[0] != b"%d" % worker.epoch:
             del self._stale[worker_id]  # it has yet to write, and then comes by with a snapshot
             return
         worker.known = int(found[1])

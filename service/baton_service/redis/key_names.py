@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_KINDS: Final = {
+    "workers": "set",
+    "worker": "hash",
+    "blocks": "set",
+    "changes": "stream",
+    "num-changes": "string",
+    "routers": "set",
+    "router": "hash",
+    "loads": "stream",
+    "adapters": "hash",
+    "responses": "zset",
+    "response-sizes": "hash",
+    "response-changes": "stream",
+}
+"""The type that Redis has of each key, by the part of its name after the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +27,11 @@ class Keys:
     """The keys of a cluster; each begins with its namespace."""
 
     namespace: str
+
+    def kind(self, key: str) -> str | None:
+        """Return the type that a key must have; None if it is none that the cluster writes anew."""
+        namespace, _, name = key.partition(f"{self.namespace}:")
+        return None if namespace else _KINDS.get(name.partition(":")[0])
 
     @property
     def workers(self) -> str:

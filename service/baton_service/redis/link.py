@@ -15,10 +15,11 @@ import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from baton_service.redis.key_names import Keys
 from baton_service.redis.redis_settings import RedisSettings, refused_url
+from baton_service.redis.scripts import DROP_OTHER_KINDS
 from baton_service.redis.shared_state import SharedState
 
 LEASE_S: Final = 3.0
@@ -31,6 +32,8 @@ _OURS: Final[dict[str, Any]] = {"protocol": 2, "decode_responses": False}
 """Options that a URL must not set: replies are read in this form."""
 FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
 """Redis is away, refuses, or holds what this version cannot read."""
+_NOTE_EVERY_S: Final = 60.0
+"""Shortest time between two messages about what cannot be read."""
 _log = logging.getLogger(__name__)
 
 Argument = str | bytes | int
@@ -54,19 +57,31 @@ class RedisLink:
         self._loop = asyncio.get_running_loop()
         self._failing: set[str] = set()
         self._client = _client(settings.url, within_s)
+        self._drop_other_kinds = self._client.register_script(DROP_OTHER_KINDS)
+        self._next_note_s = 0.0
 
     def script(self, source: str) -> Script:
-        """Return a function that runs a script, and sends its source where Redis lacks it."""
+        """Return a function that runs a script, and sends its source where Redis lacks it.
+
+        Keys of another type than they must have are deleted first.
+        """
         registered = self._client.register_script(source)
 
         async def run(keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-            return await registered(keys=keys, args=arguments)
+            return await self._repaired(keys, lambda: registered(keys=keys, args=arguments))
 
         return run
 
     async def command(self, *words: Argument) -> Any:
-        """Run one command."""
-        return await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+        """Run one command; a key of another type than it must have is deleted first."""
+        keys = [word for word in words if isinstance(word, str)]
+        return await self._repaired(keys, lambda: self._client.execute_command(*words))  # type: ignore[no-untyped-call]
+
+    def note_unreadable(self, what: str) -> None:
+        """Log that Redis holds what cannot be read, which is then left out; only now and then."""
+        if self._loop.time() >= self._next_note_s:
+            self._next_note_s = self._loop.time() + _NOTE_EVERY_S
+            _log.warning("Redis at %s holds what cannot be read: %s", self._shown_url, what)
 
     async def keep_doing(self, name: str, step: Callable[[], Awaitable[None]]) -> NoReturn:
         """Repeat `step`, which waits for its work itself; after a failure with a short delay.
@@ -96,7 +111,22 @@ class RedisLink:
         with suppress(*FAULTS):
             await self._client.aclose()
 
+    async def _repaired(self, keys: Sequence[str], ask: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await ask()
+        except ResponseError as error:
+            kinds = {key: kind for key in keys if (kind := self.keys.kind(key)) is not None}
+            if not (_is_of_content(error) and kinds):
+                raise
+            self.note_unreadable(f"{', '.join(kinds)}: {error}")
+        await self._drop_other_kinds(keys=list(kinds), args=list(kinds.values()))
+        return await ask()
+
     def _note_failure(self, name: str, error: Exception) -> None:
+        if _is_of_content(error):
+            self.note_unreadable(f"{name}: {error}")
+            self._note_success(name)
+            return
         if not isinstance(error, FAULTS):
             _log.error("%s cannot go on with Redis", name, exc_info=error)
         elif not self._failing:
@@ -111,6 +141,13 @@ class RedisLink:
                 _log.info("Redis at %s is back", self._shown_url)
         self.state.is_up = not self._failing
         self.state.synced_at_s = self._loop.time()
+
+
+def _is_of_content(error: Exception) -> bool:
+    """True if Redis answers, with what cannot be read: other keys are as they should be."""
+    return isinstance(error, msgspec.MsgspecError) or (
+        isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+    )
 
 
 async def wait_for(event: asyncio.Event, within_s: float) -> None:

@@ -16,11 +16,19 @@ local name, age_ms, lease_ms = ARGV[3], tonumber(ARGV[6]), tonumber(ARGV[7])
 local response, events = ARGV[1] .. name, ARGV[2] .. name
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A key of another type fails here, before anything is changed.
+redis.call('ZCARD', index)
+redis.call('HLEN', sizes)
+redis.call('XLEN', changes)
+
+local function count(one, num_bytes)
+  if type(redis.pcall('HINCRBY', sizes, one, num_bytes)) == 'table' then redis.call('DEL', sizes) end
+end
 
 local function forget(one)
-  local size = redis.call('HGET', sizes, one)
+  local size = tonumber(redis.call('HGET', sizes, one))
   if size then
-    redis.call('HINCRBY', sizes, '', -size)
+    count('', -size)
     redis.call('HDEL', sizes, one)
   end
   redis.call('ZREM', index, one)
@@ -28,13 +36,13 @@ local function forget(one)
 end
 
 local function grow(num_bytes)
-  redis.call('HINCRBY', sizes, name, num_bytes)
-  redis.call('HINCRBY', sizes, '', num_bytes)
+  count(name, num_bytes)
+  count('', num_bytes)
   while true do
     local oldest = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
     if not oldest[1] then return redis.call('DEL', sizes) end
     if redis.call('ZCARD', index) <= tonumber(ARGV[4])
-      and tonumber(redis.call('HGET', sizes, '')) <= tonumber(ARGV[5])
+      and (tonumber(redis.call('HGET', sizes, '')) or 0) <= tonumber(ARGV[5])
       and tonumber(oldest[2]) >= now_ms - age_ms then return end
     forget(oldest[1])
   end

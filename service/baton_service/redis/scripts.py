@@ -23,8 +23,18 @@ local function each(command, key, packed)
 end
 """
 
+_COUNT: Final = """
+local function count(key)
+  local number = redis.pcall('INCR', key)
+  if type(number) == 'number' then return number end
+  redis.call('DEL', key)
+  return redis.call('INCR', key)
+end
+"""
+
 ADD_CHANGE: Final = (
     _EACH
+    + _COUNT
     + """
 -- KEYS worker blocks changes num_changes; ARGV epoch number lease_ms max_entries header stored removed
 local known = redis.call('HMGET', KEYS[1], 'epoch', 'number')
@@ -36,7 +46,7 @@ each('SREM', KEYS[2], ARGV[7])
 redis.call('HSET', KEYS[1], 'number', ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', 'count', redis.call('INCR', KEYS[4]),
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', 'count', count(KEYS[4]),
   'header', ARGV[5], 'stored', ARGV[6], 'removed', ARGV[7])
 return 1
 """
@@ -44,18 +54,20 @@ return 1
 
 REPUBLISH: Final = (
     _EACH
+    + _COUNT
     + """
 -- KEYS workers worker blocks changes num_changes
 -- ARGV worker_id info epoch number lease_ms max_entries header stored
 local epoch = redis.call('HGET', KEYS[2], 'epoch')
-if epoch and (#epoch > #ARGV[3] or (#epoch == #ARGV[3] and epoch > ARGV[3])) then return 0 end
+local is_read = epoch and string.match(epoch, '^%d+$')
+if is_read and (#epoch > #ARGV[3] or (#epoch == #ARGV[3] and epoch > ARGV[3])) then return 0 end
 redis.call('DEL', KEYS[2], KEYS[3])
 each('SADD', KEYS[3], ARGV[8])
 redis.call('HSET', KEYS[2], 'info', ARGV[2], 'epoch', ARGV[3], 'number', ARGV[4])
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 redis.call('PEXPIRE', KEYS[3], ARGV[5])
 redis.call('SADD', KEYS[1], ARGV[1])
-redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[6], '*', 'count', redis.call('INCR', KEYS[5]),
+redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[6], '*', 'count', count(KEYS[5]),
   'header', ARGV[7], 'stored', '', 'removed', '')
 return 1
 """
@@ -104,11 +116,25 @@ return 1
 """
 
 READ_ROUTERS: Final = """
--- KEYS routers; ARGV prefix field; returns that field of every router whose lease holds, forgets the others
+-- KEYS routers; ARGV prefix field; returns id and field of every router whose lease holds, forgets the others
 local found = {}
 for _, router_id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
-  local value = redis.call('HGET', ARGV[1] .. router_id, ARGV[2])
-  if value then found[#found + 1] = value else redis.call('SREM', KEYS[1], router_id) end
+  local value = redis.pcall('HGET', ARGV[1] .. router_id, ARGV[2])
+  if type(value) == 'string' then
+    found[#found + 1] = router_id
+    found[#found + 1] = value
+  else
+    redis.call('SREM', KEYS[1], router_id)
+  end
 end
 return found
+"""
+
+DROP_OTHER_KINDS: Final = """
+-- KEYS key...; ARGV kind...; deletes the keys that are of another type than they must be
+for at, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'none' and kind ~= ARGV[at] then redis.call('DEL', key) end
+end
+return 1
 """

@@ -10,7 +10,7 @@ class SharedState:
     """Counts since the start, written by the process's loop; any thread may read them."""
 
     is_up: bool = False
-    """True while every last attempt has succeeded; False without Redis."""
+    """True while every last attempt was answered; False without Redis."""
     synced_at_s: float = 0.0
     """Time of the last success, on the loop's clock; 0 before the first."""
     num_resyncs: int = 0

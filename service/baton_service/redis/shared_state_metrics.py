@@ -10,7 +10,10 @@ from baton_service.redis.shared_state import SharedState
 _PROCESS: Final = ("process",)
 """Label values are `router` and the names of workers."""
 UP: Final = Family(
-    name="baton_redis_up", kind=Kind.GAUGE, text="1 while everything last tried succeeded", labels=_PROCESS
+    name="baton_redis_up",
+    kind=Kind.GAUGE,
+    text="1 while Redis answered all that was last tried",
+    labels=_PROCESS,
 )
 BEHIND: Final = Family(
     name="baton_redis_changes_behind",

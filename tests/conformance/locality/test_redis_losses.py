@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
+from redis.exceptions import ResponseError
 
 from baton_core.load_reservation import LoadReservation
+from baton_service.redis.key_names import Keys
 from baton_worker.redis.pending_changes import MAX_PENDING
 from tests.conformance.locality.cluster import (
     CachingWorker,
@@ -101,6 +104,64 @@ def test_an_entry_that_cannot_be_read_costs_a_resync_and_nothing_else(tmp_path: 
         await redis.ask("XADD", "test:changes", "*", "header", "nonsense")
         worker.store(4)
         await converged(router, worker, numbers=NUMBERS)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("junk", [b"", b"\x93junk", b"j"])
+def test_a_router_that_cannot_be_read_hides_no_other_and_is_forgotten(junk: bytes, tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, worker = await made(cluster)
+        await redis.ask("HSET", "test:router:a", "record", junk, "load", junk)
+        await redis.ask("SET", "test:router:b", junk)
+        await redis.ask("SADD", "test:routers", "a", "b", b"\xff")
+        late = await cluster.worker("w2")
+        await converged(router, worker, late, numbers=NUMBERS)
+        await until(lambda: router.share.is_first)
+        while await redis.ask("SMEMBERS", "test:routers") != {b"r1"}:  # noqa: ASYNC110 (nothing tells)
+            await asyncio.sleep(0.05)
+        assert router.share.state.is_up
+        assert worker.share.state.is_up
+
+    play(scenario, tmp_path)
+
+
+def test_a_router_of_a_newer_version_is_left_out_and_stays(tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        newer = msgspec.msgpack.encode({"name_of_router": "new"})
+        await redis.ask("HSET", "test:router:new", "record", newer, "load", newer)
+        await redis.ask("SADD", "test:routers", "new")
+        router, worker = await made(cluster)
+        await asyncio.sleep(1.5)
+        assert await redis.ask("SMEMBERS", "test:routers") == {b"r1", b"new"}
+        assert router.share.is_first
+        assert worker.share.state.is_up
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("junk", [("SET", b"junk"), ("LPUSH", b"junk")], ids=["string", "list"])
+def test_keys_of_another_type_are_written_anew(junk: tuple[str, bytes], tmp_path: Path) -> None:
+    command, value = junk
+
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, worker = await made(cluster)
+        ids = ("worker:w1", "blocks:w1", "router:r1")
+        names = ("workers", "changes", "num-changes", "routers", "loads", *ids)
+        for name in names:
+            await redis.ask("DEL", f"test:{name}")
+            with suppress(ResponseError):  # it is there again
+                await redis.ask(command, f"test:{name}", value)
+        worker.store(4)
+        await converged(router, worker, numbers=NUMBERS)
+        late, other = await cluster.router("r2"), await cluster.worker("w2")
+        other.store(5)
+        for each in (router, late):
+            await converged(each, worker, other, numbers=NUMBERS)
+        for name in names:
+            kind = (await redis.ask("TYPE", f"test:{name}")).decode()
+            assert kind in ("none", Keys("test").kind(f"test:{name}"))
+        assert all(each.share.state.is_up for each in (router, late, worker, other))
 
     play(scenario, tmp_path)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from baton_core.errors import ErrorCode, RequestError
@@ -66,6 +67,51 @@ def test_routers_serve_what_one_of_them_was_told_to_load(tmp_path: Path) -> None
             link = RedisLink(redis.settings())
             try:
                 await check(link, redis.kill)
+            finally:
+                await link.close(nothing)
+
+    asyncio.run(scenario())
+
+
+@needs_redis
+def test_what_cannot_be_read_in_the_list_unloads_nothing_and_is_removed(tmp_path: Path) -> None:
+    key = "test:adapters"
+
+    async def settled(link: RedisLink, *names: bytes) -> None:
+        """Wait until the list has these names, each with a record that can be read."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                found = (
+                    await link.command("HGETALL", key) if await link.command("TYPE", key) == b"hash" else {}
+                )
+                if found.keys() == {b"", *names} and b"junk" not in found.values():
+                    return
+                await asyncio.sleep(0.05)
+
+    async def check(link: RedisLink) -> None:
+        newer = msgspec.msgpack.encode({"title": "of another version"})
+        async with following(link) as (first, here), following(link) as (_, there):
+            for name in ("sql", "law"):
+                await first.put(adapter(name))
+                here.add(adapter(name))
+            await until(lambda: there.names == ("base", "given", "sql", "law"), WITHIN_S)
+            await link.command("HSET", key, "stranger", b"junk", "sql", b"junk", "newer", newer)
+            await settled(link, b"sql", b"law", b"newer")
+            for words, name in ((("SET", key, b"junk"), "one"), (("HSET", key, "stranger", b"junk"), "two")):
+                await link.command("DEL", key)
+                await link.command(*words)
+                await first.put(adapter(name))
+                here.add(adapter(name))
+                await until(lambda name=name: name in there.names, WITHIN_S)
+                await settled(link, *(loaded.name.encode() for loaded in here.loaded))
+            assert {*here.names} == {*there.names} == {"base", "given", "sql", "law", "one", "two"}
+            assert link.state.is_up
+
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            link = RedisLink(redis.settings())
+            try:
+                await check(link)
             finally:
                 await link.close(nothing)
 

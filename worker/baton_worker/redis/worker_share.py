@@ -8,10 +8,10 @@ from typing import Final
 
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_core.worker.worker_events import CacheChanged
+from baton_service.redis.entries import RouterRegistry
 from baton_service.redis.link import RedisLink
 from baton_service.redis.records import RouterRecord, read_router
 from baton_service.redis.redis_settings import RedisSettings
-from baton_service.redis.scripts import READ_ROUTERS
 from baton_worker.redis.prefix_writer import PrefixWriter
 
 LOOK_EVERY_S: Final = 1.0
@@ -32,16 +32,14 @@ class WorkerShare:
         self._link = RedisLink(settings)
         self.state = self._link.state
         self._locality = PrefixWriter(self._link, info)
-        self._read_routers = self._link.script(READ_ROUTERS)
+        self._routers = RouterRegistry(self._link)
 
     def on_changed(self, changed: CacheChanged) -> None:
         self._locality.on_changed(changed.delta)
 
     async def run(self, on_found: Callable[[Sequence[RouterRecord]], None]) -> None:
         async def look() -> None:
-            keys = self._link.keys
-            found = await self._read_routers((keys.routers,), (keys.router_prefix, "record"))
-            on_found([read_router(record) for record in found])
+            on_found(await self._routers.read("record", read_router))
             await asyncio.sleep(LOOK_EVERY_S)
 
         try:
