@@ -59,6 +59,7 @@ class RedisLink:
         self._client = _client(settings.url, within_s)
         self._drop_other_kinds = self._client.register_script(DROP_OTHER_KINDS)
         self._next_note_s = 0.0
+        self._up_since_s = 0.0
 
     def script(self, source: str) -> Script:
         """Return a function that runs a script, and sends its source where Redis lacks it.
@@ -76,6 +77,11 @@ class RedisLink:
         """Run one command; a key of another type than it must have is deleted first."""
         keys = [word for word in words if isinstance(word, str)]
         return await self._repaired(keys, lambda: self._client.execute_command(*words))  # type: ignore[no-untyped-call]
+
+    @property
+    def up_for_s(self) -> float:
+        """Time since which everything has succeeded; 0 while Redis is away."""
+        return self._loop.time() - self._up_since_s if self.state.is_up else 0.0
 
     def note_unreadable(self, what: str) -> None:
         """Log that Redis holds what cannot be read, which is then left out; only now and then."""
@@ -139,8 +145,11 @@ class RedisLink:
             self._failing.remove(name)
             if not self._failing:
                 _log.info("Redis at %s is back", self._shown_url)
+        was_up, now = self.state.is_up, self._loop.time()
         self.state.is_up = not self._failing
-        self.state.synced_at_s = self._loop.time()
+        self.state.synced_at_s = now
+        if not was_up:
+            self._up_since_s = now
 
 
 def _is_of_content(error: Exception) -> bool:

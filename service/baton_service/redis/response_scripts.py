@@ -75,18 +75,21 @@ return redis.call('EXISTS', response)
 WRITE_RESPONSE: Final = (
     _BEGIN
     + """
--- ARGV maker status body max_event_bytes number event...; returns 1 if it was in progress and is kept
+-- ARGV maker status body max_event_bytes number must_be_abandoned event...
+-- Returns 1 if it was in progress, without a lease where it must be abandoned, and is kept.
 -- Without a maker somebody else ends it. Events that Redis has already are skipped.
-local known = redis.call('HMGET', response, 'status', 'maker', 'num_events', 'num_event_bytes')
+local known =
+  redis.call('HMGET', response, 'status', 'maker', 'num_events', 'num_event_bytes', 'leased_until')
 local maker, status, body = ARGV[8], ARGV[9], ARGV[10]
 if known[1] ~= 'in_progress' or (maker ~= '' and known[2] ~= maker) then return 0 end
+if ARGV[13] == '1' and tonumber(known[5]) > now_ms then return 0 end
 local had, had_bytes, first = tonumber(known[3]), tonumber(known[4]), tonumber(ARGV[12])
 local num_events, num_bytes = had, had_bytes
 if first > num_events then
   redis.call('DEL', events)
   num_events, num_bytes = first, 0
 end
-for at = 13 + num_events - first, #ARGV do
+for at = 14 + num_events - first, #ARGV do
   redis.call('RPUSH', events, ARGV[at])
   num_events, num_bytes = num_events + 1, num_bytes + #ARGV[at]
 end

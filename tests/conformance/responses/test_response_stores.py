@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from baton_core.errors import InvalidConfigError, RequestError
+from baton_core.requests.sampling_params import SamplingParams
 from baton_router.http.response_stores.local_responses import LocalResponses
 from baton_router.http.response_stores.redis_responses import RedisResponses
 from baton_router.http.response_stores.response_store import (
@@ -22,9 +24,13 @@ from baton_router.http.response_stores.response_store import (
     StoredResponse,
     response_key,
 )
+from baton_router.http.responses.conversations import find_response
+from baton_router.http.responses.echo import new_response
+from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.process.http_settings import ResponseStoreLimits
 from tests.integration.router_cluster import run
 from tests.integration.scripted_worker import until
+from tests.integration.tcp_proxy import Proxy
 from tests.redis_server import RedisServer, needs_redis, redis_server
 
 kinds = pytest.mark.parametrize("kind", ["memory", pytest.param("redis", marks=needs_redis)])
@@ -81,6 +87,14 @@ async def found(store: ResponseStore, name: str) -> StoredResponse:
 async def leased_until(redis: RedisServer, name: str) -> int:
     """Return the time until which a response is leased, in ms."""
     return int(await redis.ask("HGET", f"test:response:{name}", "leased_until"))
+
+
+@asynccontextmanager
+async def proxied(redis: RedisServer) -> AsyncIterator[tuple[Proxy, str]]:
+    """Yield a proxy of Redis, and its URL."""
+    proxy = Proxy(redis.port)
+    async with proxy as port:
+        yield proxy, f"redis://127.0.0.1:{port}"
 
 
 async def next_events(store: ResponseStore, name: str, start: int) -> EventPage:
@@ -215,6 +229,46 @@ def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_
             assert not (await found(leased, "a")).is_abandoned
             assert await leased.finish("b", b"", "failed")
             await leased.close()
+
+    run(scenario())
+
+
+@needs_redis
+def test_a_response_whose_lease_ended_while_redis_was_away_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis, proxied(redis) as to_maker, proxied(redis) as to_reader:
+            links = to_maker, to_reader
+            maker, reader = (
+                RedisResponses(redis.settings(url=url), ResponseStoreLimits(), lease_s=3.0)
+                for _, url in links
+            )
+            made = new_response(
+                ResponsesRequest(input="x"), name="a", model="m", params=SamplingParams(), is_stored=True
+            )
+            stops: list[None] = []
+            body = msgspec.json.encode(made)
+            await maker.put(":a", StoredResponse(body=body), lambda: stops.append(None))
+            await asyncio.sleep(2.0)
+            for proxy, _ in links:
+                proxy.is_refusing = True
+                proxy.cut()
+            await asyncio.sleep(3.2)
+            to_reader[0].is_refusing = False
+            statuses: list[str] = []
+            while len(statuses) < 2:
+                with suppress(RequestError):
+                    statuses.append((await find_response(reader, ":a")).status)
+                await asyncio.sleep(0.2)
+            assert {*statuses} == {"in_progress"}
+            began = await leased_until(redis, ":a")
+            to_maker[0].is_refusing = False
+            while await leased_until(redis, ":a") == began:  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.01)
+            assert not await reader.finish(":a", b"", "failed", must_be_abandoned=True)
+            assert await status(reader, ":a") == "in_progress"
+            assert not stops
+            await maker.close()
+            await reader.close()
 
     run(scenario())
 

@@ -71,9 +71,9 @@ class LocalResponses:
         entry = self._entries.get(key)
         return None if entry is None else replace(entry.response)
 
-    async def finish(self, key: str, body: bytes, status: str) -> bool:
+    async def finish(self, key: str, body: bytes, status: str, *, must_be_abandoned: bool = False) -> bool:
         entry = self._entries.get(key)
-        if entry is None or not self.end(entry, body, status):
+        if entry is None or must_be_abandoned or not self.end(entry, body, status):
             return False
         entry.stop()
         return True

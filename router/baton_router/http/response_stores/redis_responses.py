@@ -1,6 +1,7 @@
 """Responses in Redis: the routers of a cluster share them.
 
-Each router leases the responses that it makes. One whose lease ends is abandoned: its router is gone.
+Each router leases the responses that it makes. One whose lease ends is abandoned: its router is gone. After
+Redis was away no lease counts as over until the makers have had the time to renew theirs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ LEASE_S: Final = 10.0
 """Time without a sign of its router after which a response is abandoned."""
 WITHIN_S: Final = 3.0
 """Time that a call waits for Redis."""
+_FORGIVEN: Final = 0.5
+"""Time, as a part of the lease, that a router which reaches Redis again gives others to renew theirs."""
 _MAX_CALLS: Final = 16
 """Calls that ask Redis at a time, each on a connection of its own."""
 _AWAY: Final = "responses are kept in Redis, which fails now; without it, store may be false"
@@ -55,6 +58,7 @@ class RedisResponses:
         within_s: float = WITHIN_S,
     ) -> None:
         self._within_s = within_s
+        self._forgiven_s = _FORGIVEN * lease_s
         self._link = RedisLink(settings, within_s)
         self._table = ResponseTable(self._link, limits, lease_s)
         self._running = RunningResponses(self._table, max_event_bytes=limits.num_event_bytes, lease_s=lease_s)
@@ -74,10 +78,14 @@ class RedisResponses:
         return self._running.add(key, maker, stop) if is_kept else None
 
     async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:
-        return await self._ask(partial(self._table.read, key, with_items=with_items))
+        stored = await self._ask(partial(self._table.read, key, with_items=with_items))
+        if stored is not None and self._link.up_for_s < self._forgiven_s:
+            stored.is_abandoned = False
+        return stored
 
-    async def finish(self, key: str, body: bytes, status: str) -> bool:
-        return await self._ask(partial(self._table.finish, key, body, status))
+    async def finish(self, key: str, body: bytes, status: str, *, must_be_abandoned: bool = False) -> bool:
+        finish = partial(self._table.finish, key, body, status, must_be_abandoned=must_be_abandoned)
+        return await self._ask(finish)
 
     async def delete(self, key: str) -> bool:
         return await self._ask(partial(self._table.delete, key))

@@ -53,12 +53,24 @@ class ResponseTable:
 
     async def write(self, key: str, maker: str, number: int, events: Sequence[bytes]) -> bool:
         """Keep events from `number` on, and renew the lease; returns False if it is over or gone."""
-        arguments = self._arguments(key, maker, "in_progress", b"", self._max_event_bytes, number, *events)
+        arguments = self._arguments(key, maker, "in_progress", b"", self._max_event_bytes, number, 0, *events)
         return bool(await self._write(self._keys, arguments))
 
-    async def finish(self, key: str, body: bytes, status: str, *, maker: str = "", number: int = 0) -> bool:
-        """End a response, for its maker after event `number`; returns False if it is over or gone."""
-        fields = (maker, status, body, self._max_event_bytes, number)
+    async def finish(
+        self,
+        key: str,
+        body: bytes,
+        status: str,
+        *,
+        maker: str = "",
+        number: int = 0,
+        must_be_abandoned: bool = False,
+    ) -> bool:
+        """End a response, for its maker after event `number`; returns False if it is over or gone.
+
+        One that must be abandoned is not ended, and False returned, while it is leased.
+        """
+        fields = (maker, status, body, self._max_event_bytes, number, int(must_be_abandoned))
         return bool(await self._write(self._keys, self._arguments(key, *fields)))
 
     async def renew(self, makers: Collection[tuple[str, str]]) -> set[str]:

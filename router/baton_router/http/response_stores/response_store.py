@@ -78,8 +78,12 @@ class ResponseStore(Protocol):
         """Return a response, with the items before it if they are wanted; None if it is not kept."""
         ...
 
-    async def finish(self, key: str, body: bytes, status: str) -> bool:
-        """End a response in the place of its maker; returns False if it was not in progress."""
+    async def finish(self, key: str, body: bytes, status: str, *, must_be_abandoned: bool = False) -> bool:
+        """End a response in the place of its maker; returns False if it was over or leased.
+
+        Args:
+            must_be_abandoned: do so only if its maker still gives no sign.
+        """
         ...
 
     async def delete(self, key: str) -> bool:

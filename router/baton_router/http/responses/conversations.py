@@ -41,7 +41,7 @@ async def find_response(
     if stored is not None and stored.is_abandoned:
         response = msgspec.json.decode(stored.body, type=Response)
         response.status, response.error = "failed", _ABANDONED
-        await store.finish(key, msgspec.json.encode(response), response.status)
+        await store.finish(key, msgspec.json.encode(response), response.status, must_be_abandoned=True)
         stored = await store.get(key, with_items=with_items)
     if stored is None:
         raise not_found(field, key.partition(":")[2])
