@@ -181,7 +181,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": 66}, "hidden_size is 66; allowed: a multiple of num_attention_heads (4)"),
     ({"hidden_size": 12}, "head_dim is 3; allowed: an even number"),
     ({"num_key_value_heads": 3}, "num_key_value_heads is 3; allowed: a divisor of num_attention_heads (4)"),
-    ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0; allowed: a number above 0 and at most 1e+09"),
+    ({"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0; allowed: a number above 0 and at most 1e+12"),
     ({"rms_norm_eps": 1e300}, "rms_norm_eps is 1e+300; allowed: a number above 0"),
     ({"rope_theta": float("nan")}, "rope_theta is nan"),
     ({"rope_scaling": {"type": "ntk"}}, "type is 'ntk'; allowed: default, linear, dynamic, yarn, longrope"),
