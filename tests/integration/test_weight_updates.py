@@ -319,6 +319,45 @@ def test_a_pause_ends_what_runs_or_waits_for_it_or_keeps_it() -> None:
     run(scenario())
 
 
+def test_a_stream_that_waited_through_an_update_is_resumed(tmp_path: Path) -> None:
+    new = write_version(tmp_path / "new")
+    body = {"prompt": "A", "max_tokens": 8, "temperature": 0, "stream": True, "return_token_ids": True}
+
+    async def stream(site: Site, **fields: Any) -> tuple[list[int], list[str]]:
+        """Return the tokens of a stream, and its resume tokens: of the first chunk and of the header."""
+        token_ids: list[int] = []
+        async with site.http.stream("POST", "/v1/completions", json=body | fields) as reply:
+            assert reply.status_code == 200, await reply.aread()
+            tokens = [reply.headers["x-resume-token"]]
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    chunk = json.loads(line[6:])
+                    tokens += [chunk["resume_token"]] if "resume_token" in chunk else []
+                    token_ids += [token for choice in chunk["choices"] for token in choice["token_ids"]]
+        return token_ids, tokens
+
+    async def scenario() -> None:
+        gate = Gate()
+        async with fleet("mixed alone", gate) as (site, _):
+            assert (await site.check(new)).status_code == 200
+            gate.close()
+            running = asyncio.create_task(site.generate(0))
+            await until(lambda: gate.is_holding)
+            finishing = asyncio.create_task(site.post("/finish_weight_update"))
+            await asyncio.sleep(0.2)
+            waiting = asyncio.create_task(stream(site))
+            await asyncio.sleep(0.2)
+            gate.open()
+            await running
+            assert (await finishing).status_code == 200
+            token_ids, tokens = await waiting
+            assert len({*tokens}) == 1
+            rest, _ = await stream(site, resume_token=tokens[0], num_received_tokens=3)
+            assert rest == token_ids[3:]
+
+    run(scenario())
+
+
 def test_other_ways_of_the_weights_are_refused_with_what_to_do_instead() -> None:
     async def scenario() -> None:
         http = HttpSettings(enable_operator_routes=True)

@@ -156,6 +156,8 @@ class EmitTokens(msgspec.Struct, frozen=True, kw_only=True):
     output: SequenceOutput
     num_cached_tokens: int | None = None
     """Prompt tokens that were not computed, with the first tokens of a sequence."""
+    weights: str = ""
+    """Hash of the weights that they were computed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

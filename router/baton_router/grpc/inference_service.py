@@ -147,7 +147,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
 
 async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
     """Yield the events that are new to the client; the first one has the resume token."""
-    token = stream.resume_token
+    is_first = True
     while (event := await stream.next_event()) is not None:
         if not isinstance(event, Finished) and event.is_received:
             continue
@@ -155,7 +155,8 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
             for part in encode_pooled(event.pooled):
                 yield part
         message = encode_event(event)
-        message.resume_token, token = token, ""
+        if is_first:
+            message.resume_token, is_first = stream.resume_token, False
         yield message
 
 

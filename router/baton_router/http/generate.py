@@ -165,7 +165,7 @@ async def _chunks(
 ) -> AsyncGenerator[GenerateReply, None]:
     options = call.body.stream_options
     reply = partial(GenerateReply, request_id=call.request_id)
-    resume_token: str | UnsetType = generation.resume_tokens[0]
+    is_token_sent = False
     shows_prompt = generation.specs[0].params.prompt_logprobs is not None and not generation.has_begun_before
     entries = PackedLogprobs() if shows_prompt else None
     async for _, event in generation.events:
@@ -173,10 +173,10 @@ async def _chunks(
             case PromptDelta() if entries is not None:
                 entries.extend(event.logprobs)
             case Delta(is_received=False):
-                chunk = reply(
-                    choices=[_choice(call, event, has_logprobs=has_logprobs)], resume_token=resume_token
-                )
-                resume_token = UNSET
+                token = UNSET if is_token_sent else generation.resume_token()
+                choices = [_choice(call, event, has_logprobs=has_logprobs)]
+                chunk = reply(choices=choices, resume_token=token)
+                is_token_sent = True
                 if entries is not None:
                     chunk.prompt_logprobs = prompt_logprobs_of(entries, call.state.service.tokenizer)
                     entries = None

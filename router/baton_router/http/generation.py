@@ -27,12 +27,16 @@ class Generation:
 
     specs: tuple[RequestSpec, ...]
     """Each prompt as workers see it: tokenized, with all parameters."""
-    resume_tokens: tuple[str, ...]
-    """Resume token of each prompt."""
+    streams: tuple[ClientStream, ...]
+    """The stream of each prompt."""
     has_begun_before: bool
     """True if the client already has the beginning of the output."""
     events: AsyncGenerator[tuple[int, GenerationEvent], None]
     """Number of the prompt and its next event; each prompt's last is `Finished`. Raises any failure."""
+
+    def resume_token(self, number: int = 0) -> str:
+        """Return the resume token of a prompt; it is final with the first event."""
+        return self.streams[number].resume_token
 
 
 @asynccontextmanager
@@ -65,18 +69,19 @@ async def generating(
         del prepared
         call.traceparent = streams[0].spec.traceparent
         call.resume_token = streams[0].resume_token if len(streams) == 1 else ""
-        source = _follow(streams[0]) if len(streams) == 1 else _merge(streams)
+        source = _follow(call, streams[0]) if len(streams) == 1 else _merge(streams)
         async with aclosing(source) as events:
             yield Generation(
                 specs=tuple(stream.spec for stream in streams),
-                resume_tokens=tuple(stream.resume_token for stream in streams),
+                streams=tuple(streams),
                 has_begun_before=any(stream.has_begun_before for stream in streams),
                 events=events,
             )
 
 
-async def _follow(stream: ClientStream) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+async def _follow(call: Call[Any], stream: ClientStream) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
     while (event := await stream.next_event()) is not None:
+        call.resume_token = stream.resume_token
         yield 0, event
 
 

@@ -324,6 +324,7 @@ class GenerationService:
             context=context,
             is_chat=prepared.is_chat,
             resume_token=accepted.resume_token,
+            token_for=accepted.token_for,
             num_received=accepted.num_received,
             is_resumed=accepted.is_resumed,
             turns=self._stream_turns,

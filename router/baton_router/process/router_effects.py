@@ -46,6 +46,7 @@ class RouterEffects:
         stream = self.streams.get(tokens.request_id)
         if stream is None:
             return False
+        stream.note_weights(tokens.weights)
         is_stopped = stream.push(tokens.output, tokens.num_cached_tokens)
         self._requests.on_tokens(stream, tokens.output)
         return is_stopped

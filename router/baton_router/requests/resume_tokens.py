@@ -66,16 +66,18 @@ class ResumeTokens:
 
     def fingerprints(self, spec: RequestSpec, tenant: str, identity: ModelIdentity | None) -> Fingerprints:
         """Return those of a request with its seed; `identity` is the workers', None while there are none."""
-        model = _NO_MODEL
-        if identity is not None:
-            described = _describe_model(identity) + spec.adapter_digest.encode()
-            model = self._digest(b"model", described)
         return Fingerprints(
             prompt=self._digest(b"prompt", _describe_prompt(spec)),
             parameters=self._digest(b"parameters", _describe_params(spec.params)),
-            model=model,
+            model=self.model_fingerprint(spec.adapter_digest, identity),
             owner=self._digest(b"owner", json.dumps([tenant, spec.cache_salt]).encode()),
         )
+
+    def model_fingerprint(self, adapter_digest: str, identity: ModelIdentity | None) -> bytes:
+        """Return that of a model with an adapter; of no model while there are no workers."""
+        if identity is None:
+            return _NO_MODEL
+        return self._digest(b"model", _describe_model(identity) + adapter_digest.encode())
 
     def write(self, ticket: ResumeTicket) -> str:
         """Return the token: at most `MAX_CHARACTERS` of base64url."""

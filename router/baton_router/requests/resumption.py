@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from baton_core.errors import InvalidRequestError
-from baton_core.model.model_identity import ModelIdentity
+from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.pooling import decode_pooling_model
 from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import OutputSoFar, RequestSpec, SequenceOutput
@@ -129,6 +130,8 @@ class AcceptedRequest:
     is_resumed: bool
     received: tuple[ReceivedSequence, ...] = ()
     """Tokens that the client has and workers continue after; empty where they generate from the beginning."""
+    token_for: Callable[[str], str] | None = None
+    """Returns the resume token for other weights, by their hash; None where it stays as it is."""
 
 
 class RequestReader:
@@ -165,9 +168,19 @@ class RequestReader:
         return AcceptedRequest(
             spec=bounded(spec, max_model_len),
             resume_token=self._tokens.write(ticket),
+            token_for=partial(self._token_for, ticket, spec.adapter_digest, identity),
             num_received=(0,) * spec.params.n,
             is_resumed=False,
         )
+
+    def _token_for(
+        self, ticket: ResumeTicket, adapter_digest: str, identity: ModelIdentity | None, weights: str
+    ) -> str:
+        """Return the token of a request that begins on these weights, as after an update."""
+        if identity is not None:
+            identity = with_weights(identity, weights or identity.weights)
+        model = self._tokens.model_fingerprint(adapter_digest, identity)
+        return self._tokens.write(replace(ticket, fingerprints=replace(ticket.fingerprints, model=model)))
 
     def _read_resumed(
         self,

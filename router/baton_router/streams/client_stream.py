@@ -35,6 +35,7 @@ class ClientStream:
 
     Args:
         resume_token: resumes the stream at any router.
+        token_for: returns that token for the hash of the weights that the request begins on.
         num_received: tokens of each sequence that the client already has; empty means none.
         is_resumed: whether the client came with that token.
         turns: those of the router's loop; without them a reader is woken at once.
@@ -48,6 +49,7 @@ class ClientStream:
         context: RequestContext = NO_CONTEXT,
         is_chat: bool = False,
         resume_token: str = "",
+        token_for: Callable[[str], str] | None = None,
         num_received: tuple[int, ...] = (),
         is_resumed: bool = False,
         turns: StreamTurns | None = None,
@@ -57,6 +59,8 @@ class ClientStream:
         self.is_chat = is_chat
         """True if the prompt is a conversation."""
         self.resume_token = resume_token
+        """Final once the first event can be read."""
+        self._token_for = token_for
         self.is_resumed = is_resumed
         self.text = RequestText(spec, tokenizer)
         """The text that was sent, to be read only."""
@@ -107,6 +111,11 @@ class ClientStream:
     def continues(self, other: ClientStream) -> bool:
         """Return whether this stream's client came with the resume token of the other."""
         return self.is_resumed and self.resume_token == other.resume_token
+
+    def note_weights(self, weights: str) -> None:
+        """Note the weights of the tokens that come next; those of the first ones are in the resume token."""
+        if self._token_for is not None:
+            self.resume_token, self._token_for = self._token_for(weights), None
 
     def skip(self, received: Sequence[ReceivedSequence]) -> None:
         """Process the tokens that the client has of each sequence, before any others.

@@ -22,7 +22,7 @@ def test_tokens_go_out_under_the_name_that_the_client_gave() -> None:
 def test_the_first_tokens_of_a_sequence_bring_the_number_of_cached_prompt_tokens() -> None:
     stream = TokenStream(0.0, make_request(n=2))
     for num_cached_tokens in (3, 0):  # a second attempt computes what the first one has found
-        stream.begin_attempt()
+        stream.begin_attempt("weights")
         outputs = (output(0), output(1))
         first = FirstToken(
             request_id="r#1",

@@ -243,7 +243,7 @@ class RequestFlow:
             self._placed_s = now
         self._record.place(now)
         self._transferred, self._has_decoded = None, False
-        self._stream.begin_attempt()
+        self._stream.begin_attempt(self._assignment.weights)
         record, name = self._record, self.spec.request_id
         self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
         record.num_attempts += 1

@@ -32,6 +32,7 @@ class TokenStream:
         self._num_cached_tokens: int | None = None
         """Prompt tokens that were not computed for the first tokens."""
         self._request_id = spec.request_id
+        self._weights = ""
         self._num_prompt_tokens = len(spec.prompt_token_ids)
         self._has_prompt_logprobs = spec.params.prompt_logprobs is not None
         self._max_tokens = spec.params.max_tokens
@@ -104,8 +105,9 @@ class TokenStream:
         fresh = PromptLogprobs(request_id=self._request_id, start=start, entries=entries)
         return [EmitPromptLogprobs(prompt_logprobs=fresh)]
 
-    def begin_attempt(self) -> None:
-        """Begin an attempt: the next tokens come from another placement."""
+    def begin_attempt(self, weights: str) -> None:
+        """Begin an attempt: the next tokens come from another placement, on these weights."""
+        self._weights = weights
         self.first_tokens.clear()
         self._first_outputs = ()
         self._pooled_parts = []
@@ -143,7 +145,14 @@ class TokenStream:
         self._last_s[index] = now
         if output.finish_reason is not None:
             self._end(index)
-        return [EmitTokens(request_id=self._request_id, output=output, num_cached_tokens=num_cached_tokens)]
+        return [
+            EmitTokens(
+                request_id=self._request_id,
+                output=output,
+                num_cached_tokens=num_cached_tokens,
+                weights=self._weights,
+            )
+        ]
 
     def collect_pooled(self, now: float, message: Pooled) -> PooledValues | None:
         """Take a part of what is pooled since `begin_attempt`; returns the whole once its last part is here.

@@ -55,7 +55,7 @@ class ChatReply:
         self._generation = generation
         self._share = call.state.share
         (self._spec,) = generation.specs
-        self._resume_token: str | UnsetType = generation.resume_tokens[0]
+        self._is_token_sent = False
         reasoning = find_reasoning(
             call.state.settings.reasoning_parser,
             call.state.settings.answers.chat.complete(plan.conversation).template_arguments,
@@ -129,8 +129,9 @@ class ChatReply:
         return chunks
 
     def _chunk(self, choices: list[ChatChunkChoice], num_output_tokens: int) -> ChatChunk:
-        chunk = ChatChunk(**self._head, choices=choices, resume_token=self._resume_token)
-        self._resume_token = UNSET
+        token = UNSET if self._is_token_sent else self._generation.resume_token()
+        chunk = ChatChunk(**self._head, choices=choices, resume_token=token)
+        self._is_token_sent = True
         options = self._body.stream_options
         if options is not None and options.continuous_usage_stats:
             num_prompt_tokens = len(self._spec.prompt_token_ids)

@@ -181,7 +181,8 @@ class _CompletionReply:
         options = self._call.body.stream_options
         is_continuous = options is not None and bool(options.continuous_usage_stats)
         ends_with_usage = options is not None and bool(options.include_usage)
-        resume_tokens = dict(enumerate(self._generation.resume_tokens))
+        told: set[int] = set()
+        """Numbers of the prompts whose resume token was sent."""
         num_output_tokens = 0
         ends: list[Finished] = []
         async for number, event in self._generation.events:
@@ -193,7 +194,9 @@ class _CompletionReply:
                     if event.is_received:
                         await self._skip(choice)
                         continue
-                    chunk = self._message(choices=[choice], resume_token=resume_tokens.pop(number, UNSET))
+                    token = UNSET if number in told else self._generation.resume_token(number)
+                    told.add(number)
+                    chunk = self._message(choices=[choice], resume_token=token)
                     if is_continuous:
                         chunk.usage = self._billed(usage_so_far(self._num_prompt_tokens, num_output_tokens))
                     elif ends_with_usage:
