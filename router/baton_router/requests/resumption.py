@@ -131,7 +131,7 @@ class AcceptedRequest:
     received: tuple[ReceivedSequence, ...] = ()
     """Tokens that the client has and workers continue after; empty where they generate from the beginning."""
     token_for: Callable[[str], str] | None = None
-    """Returns the resume token for other weights, by their hash; None where it stays as it is."""
+    """Returns the resume token for the hash of other weights, or nothing where it stays; None: it stays."""
 
 
 class RequestReader:
@@ -176,9 +176,10 @@ class RequestReader:
     def _token_for(
         self, ticket: ResumeTicket, adapter_digest: str, identity: ModelIdentity | None, weights: str
     ) -> str:
-        """Return the token of a request that begins on these weights, as after an update."""
-        if identity is not None:
-            identity = with_weights(identity, weights or identity.weights)
+        """Return the token of a request that begins on these weights, as after an update; empty: it stays."""
+        if identity is None or weights in ("", identity.weights):
+            return ""
+        identity = with_weights(identity, weights)
         model = self._tokens.model_fingerprint(adapter_digest, identity)
         return self._tokens.write(replace(ticket, fingerprints=replace(ticket.fingerprints, model=model)))
 

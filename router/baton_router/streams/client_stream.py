@@ -35,7 +35,8 @@ class ClientStream:
 
     Args:
         resume_token: resumes the stream at any router.
-        token_for: returns that token for the hash of the weights that the request begins on.
+        token_for: returns that token for the hash of the weights that the request begins on, or nothing where
+            it stays as it is.
         num_received: tokens of each sequence that the client already has; empty means none.
         is_resumed: whether the client came with that token.
         turns: those of the router's loop; without them a reader is woken at once.
@@ -115,7 +116,8 @@ class ClientStream:
     def note_weights(self, weights: str) -> None:
         """Note the weights of the tokens that come next; those of the first ones are in the resume token."""
         if self._token_for is not None:
-            self.resume_token, self._token_for = self._token_for(weights), None
+            self.resume_token = self._token_for(weights) or self.resume_token
+            self._token_for = None
 
     def skip(self, received: Sequence[ReceivedSequence]) -> None:
         """Process the tokens that the client has of each sequence, before any others.
