@@ -23,6 +23,8 @@ _DTYPE_NAMES: Final = {
     torch.float16: "F16",
     torch.int64: "I64",
 }
+_MAGIC: Final = b"PK\x03\x04"
+"""The first bytes of a zip archive, by which torch knows it."""
 _LOCAL_HEADER_BYTES: Final = 30
 """Length of a record's own header before its name and extra field; their lengths are its last four bytes."""
 _CONVERSION: Final = "convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
@@ -60,26 +62,26 @@ def _records(path: Path) -> set[int]:
     Raises:
         InvalidModelError: the file is damaged, or its numbers are in another order of bytes.
     """
-    begins = set()
+    begins: set[int] = set()
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            for record in archive.infolist():
-                file.seek(record.header_offset)
-                lengths = file.read(_LOCAL_HEADER_BYTES)[-4:]
-                name_length, extra_length = (
-                    int.from_bytes(part, "little") for part in (lengths[:2], lengths[2:])
-                )
-                begin = record.header_offset + _LOCAL_HEADER_BYTES + name_length + extra_length
-                if record.compress_type == zipfile.ZIP_STORED:
-                    begins.add(begin)
-                if record.filename.endswith("/byteorder"):
-                    with archive.open(record) as content:
-                        order = content.read(16)
-                    if order != b"little":
-                        raise InvalidModelError(f"{path} has the byte order {order!r}; allowed: little")
-    except zipfile.BadZipFile:
-        return set()
-    except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                return begins
+            with zipfile.ZipFile(file) as archive:
+                for record in archive.infolist():
+                    if (
+                        record.filename.endswith("/byteorder")
+                        and (order := archive.read(record)) != b"little"
+                    ):
+                        raise InvalidModelError(f"{path} has the byte order {order!r:.20}; allowed: little")
+                    file.seek(record.header_offset)
+                    header = file.read(_LOCAL_HEADER_BYTES)
+                    names_bytes = int.from_bytes(header[-4:-2], "little") + int.from_bytes(
+                        header[-2:], "little"
+                    )
+                    if record.compress_type == zipfile.ZIP_STORED:
+                        begins.add(record.header_offset + _LOCAL_HEADER_BYTES + names_bytes)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         raise InvalidModelError(f"{path} cannot be read ({error}); allowed: what torch.save writes") from None
     return begins
 

@@ -61,7 +61,11 @@ class Embedding:
         """
         if _HEAD not in weights or weights.is_quantized("lm_head"):
             return True
-        if torch.equal(weights.load(self._name, self._shape), weights.load(_HEAD, self._shape)):
+        num_bytes = weights.loaded_bytes
+        table = self._table if self._ranks.size == 1 else weights.load(self._name, self._shape)
+        is_equal = torch.equal(table, weights.load(_HEAD, self._shape))
+        weights.loaded_bytes = num_bytes  # what was compared is not kept
+        if is_equal:
             return True
         text = "tie_word_embeddings is true, but %s, which is stored as well, differs from %s: it is used"
         _log.warning(text, _HEAD, self._name)

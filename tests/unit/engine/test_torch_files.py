@@ -151,3 +151,15 @@ def test_another_order_of_bytes_is_refused(folder: Path, tensors: dict[str, torc
     pack_again(path, zipfile.ZIP_STORED, {"byteorder": b"big"})
     with pytest.raises(InvalidModelError, match="byte order b'big'; allowed: little"):
         WeightReader(folder, torch.float32)
+
+
+def test_another_order_of_bytes_with_a_wrong_checksum_is_refused(
+    folder: Path, tensors: dict[str, torch.Tensor]
+) -> None:
+    """Reading it would end the process, and torch's reader looks at no checksums."""
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    pack_again(path, zipfile.ZIP_STORED, {"byteorder": b"gib"})
+    path.write_bytes(path.read_bytes().replace(b"gib", b"big", 1))
+    with pytest.raises(InvalidModelError, match=f"{path} cannot be read"):
+        WeightReader(folder, torch.float32)

@@ -14,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint import weights
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.vocabulary import Embedding
+from baton_engine.ranks.ranks import ALONE
+from baton_kernels.interface.kernels import LayerKernels
 from tests.models import make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import load_model
 from tests.unit.engine.test_forward import native_logits
@@ -160,3 +163,11 @@ def test_a_head_that_equals_the_table_it_is_tied_to_is_the_table(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
     assert torch.equal(native_logits(folder, prompt, 9), own)
     assert not caplog.records
+
+
+def test_a_head_that_is_compared_is_not_counted_as_loaded(folder: Path) -> None:
+    reader = WeightReader(folder, torch.float32)
+    embedding = Embedding(reader, "model.embed_tokens.weight", 512, 64, LayerKernels(), ALONE)
+    num_bytes = reader.loaded_bytes
+    assert not embedding.is_head(reader)
+    assert reader.loaded_bytes == num_bytes > 0

@@ -27,7 +27,9 @@ class AdapterSeats:
         self, now: float, waiting: Iterable[Sequence], running: Values[Sequence], max_loras: int
     ) -> None:
         self._running, self._max_loras = running, max_loras
-        passed = [seq for seq in waiting if seq.adapter and not self._has_place(seq)]
+        digests = self._digests
+        is_full = len(digests) >= max_loras
+        passed = [seq for seq in waiting if is_full and seq.adapter and seq.adapter_digest not in digests]
         late = [seq for seq in passed if now - seq.arrival_s > PATIENCE_S]
         self._lowest = passed[0].priority if passed else math.inf
         self._last = order_of(late[0]) if late else None
@@ -37,8 +39,12 @@ class AdapterSeats:
         if not seq.adapter:
             return True
         is_held_back = seq.priority > self._lowest or (self._last is not None and order_of(seq) > self._last)
-        return not is_held_back and self._has_place(seq)
+        if is_held_back:
+            return False
+        digests = self._digests
+        return seq.adapter_digest in digests or len(digests) < self._max_loras
 
-    def _has_place(self, seq: Sequence) -> bool:
-        others = {one.adapter_digest for one in self._running if one.adapter}
-        return seq.adapter_digest in others or len(others) < self._max_loras
+    @property
+    def _digests(self) -> set[str]:
+        """The adapters of those that run."""
+        return {one.adapter_digest for one in self._running if one.adapter}

@@ -291,9 +291,9 @@ class ResidentEngine:
         if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
+        self._adopt(model)
         self._engine = self._drafter = None
         self._give_back_pool()
-        self._adopt(model)
         self._read, self._weight_folder = model.read, Path(path)
         free_unused(self._device)
         self._engine = self._start(model)
