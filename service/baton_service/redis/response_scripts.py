@@ -82,7 +82,7 @@ local known =
   redis.call('HMGET', response, 'status', 'maker', 'num_events', 'num_event_bytes', 'leased_until')
 local maker, status, body = ARGV[8], ARGV[9], ARGV[10]
 if known[1] ~= 'in_progress' or (maker ~= '' and known[2] ~= maker) then return 0 end
-if ARGV[13] == '1' and tonumber(known[5]) > now_ms then return 0 end
+if ARGV[13] == '1' and (tonumber(known[5]) or 0) > now_ms then return 0 end
 local had, had_bytes, first = tonumber(known[3]), tonumber(known[4]), tonumber(ARGV[12])
 local num_events, num_bytes = had, had_bytes
 if first > num_events then
