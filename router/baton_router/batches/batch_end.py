@@ -17,7 +17,7 @@ import msgspec
 from baton_router.batches.batch_records import BatchRecords, RunFile, StoredBatch
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
 from baton_router.batches.outputs import write_outputs
-from baton_router.batches.record_folder import in_thread
+from baton_router.batches.threads import in_thread
 from baton_router.core.batches.batch import BatchInput, BatchStatus
 from baton_router.core.batches.batch_results import BatchError
 

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from baton_router.batches.file_store import FileObject, FileStore
 from baton_router.batches.lease import Lease
 from baton_router.batches.partial_results import PartialResults, numbered_lines, read_lines
 from baton_router.batches.record_folder import RecordFolder, new_id
+from baton_router.batches.threads import in_thread, opened
 from baton_router.core.batches.batch import (
     WINDOW_S,
     Batch,
@@ -153,11 +155,15 @@ class Batches:
             metadata=metadata,
         )
         stored = StoredBatch(tenant=tenant, batch=batch, output_age_s=output_age_s)
-        lease = await asyncio.to_thread(Lease, self._records.path(batch.id, RunFile.LEASE))
+        path = self._records.path(batch.id, RunFile.LEASE)
+        lease = await opened(lambda: Lease(path), partial(Lease.end, for_good=True))
         try:
             await self._records.add(batch.id, stored)
         except OSError:
             lease.end(for_good=True)
+            raise
+        except asyncio.CancelledError:
+            lease.end(for_good=False)  # whoever looks next at the record, if it was written, begins
             raise
         await self._launch(stored, lease)
         return batch
@@ -217,8 +223,10 @@ class Batches:
                 run.num_saved = number
                 await self._save(stored)
         elif not batch.is_over:
-            lease = await asyncio.to_thread(Lease.take, self._records.path(batch.id, RunFile.LEASE))
-            if lease is None:
+            path = self._records.path(batch.id, RunFile.LEASE)
+            try:
+                lease = await opened(lambda: Lease(path), partial(Lease.end, for_good=False))
+            except BlockingIOError:  # another router runs it
                 return
             await self._records.refresh()  # whoever had the lease may have gone on meanwhile
             now = self._records.get(batch.id)
@@ -283,9 +291,8 @@ class Batches:
 
     async def _send_lines(self, stored: StoredBatch) -> None:
         batch, tenant = stored.batch, stored.tenant
-        results = await asyncio.to_thread(
-            PartialResults, self._records.path(batch.id, RunFile.PARTIAL), _FLAG
-        )
+        path = self._records.path(batch.id, RunFile.PARTIAL)
+        results = await opened(lambda: PartialResults(path, _FLAG), PartialResults.__exit__)
         num_reserved = 0
 
         def on_result() -> None:
@@ -307,7 +314,7 @@ class Batches:
             batch.advance(BatchInput.ANSWER, time.time())
         finally:
             self.files.reserve(tenant, -num_reserved)
-            await asyncio.to_thread(results.__exit__)
+            await in_thread(results.__exit__)
         await self._save(stored)
 
     async def _save(self, stored: StoredBatch) -> None:

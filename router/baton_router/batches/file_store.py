@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.record_folder import TEMPORARY, RecordFolder, RecordIndex, is_stale, new_id
+from baton_router.batches.threads import in_thread, opened
 
 PREFIX: Final = "file-"
 
@@ -157,15 +158,21 @@ class Upload:
 
     async def __aenter__(self) -> Self:
         self._store._more_files[self._tenant] += 1
-        self._file = await asyncio.to_thread(self._path.open, "wb")
+        try:
+            self._file = await opened(lambda: self._path.open("wb"), self._remove)
+        except BaseException:
+            self._store._more_files[self._tenant] -= 1
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._store._more_files[self._tenant] -= 1
         self._store.reserve(self._tenant, -self._num_bytes)
+        await in_thread(self._remove, self._file)
+
+    def _remove(self, file: BinaryIO) -> None:
         try:
-            if self._file is not None:
-                await asyncio.to_thread(self._file.close)
+            file.close()
         finally:
             self._path.unlink(missing_ok=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
-from typing import Self
 
 
 class Lease:
@@ -24,18 +23,6 @@ class Lease:
         except OSError:
             self._file.close()
             raise
-
-    @classmethod
-    def take(cls, path: Path) -> Self | None:
-        """Return the lease; None where another one has it.
-
-        Raises:
-            OSError: the file cannot be made or locked.
-        """
-        try:
-            return cls(path)
-        except BlockingIOError:
-            return None
 
     def end(self, *, for_good: bool) -> None:
         """Let others have it. `for_good` removes the file, where nobody has to have it again."""

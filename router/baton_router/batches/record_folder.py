@@ -7,22 +7,21 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final, Generic, ParamSpec, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from baton_core.errors import InvalidConfigError
+from baton_router.batches.threads import in_thread
 
 TEMPORARY: Final = ".tmp"
 _RECORD: Final = ".json"
 _PRIVATE: Final = 0o700
 _STALE_S: Final = 3600.0
 T = TypeVar("T", bound=msgspec.Struct)
-R = TypeVar("R")
-P = ParamSpec("P")
 _Signature = tuple[int, int]
 """Inode and time of change: a record that is replaced has others."""
 
@@ -38,16 +37,6 @@ def is_stale(path: Path) -> bool:
         return path.stat().st_mtime < time.time() - _STALE_S
     except OSError:
         return False
-
-
-async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in a thread, as `asyncio.to_thread`; who is cancelled waits for its end, too."""
-    running = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> os.stat_result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import Any, Final
 
 from starlette.responses import StreamingResponse
@@ -12,6 +13,7 @@ from starlette.responses import StreamingResponse
 from baton_core.errors import InvalidRequestError
 from baton_router.batches.batches import Batches
 from baton_router.batches.file_store import FileObject, Upload
+from baton_router.batches.threads import opened
 from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery, page_of
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
@@ -130,14 +132,15 @@ async def show_content(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     read_query(call, Query)
     file = await find_file(call, "file_id", call.request.path_params["file_id"])
-    opened = await asyncio.to_thread(batches_of(call).files.path(file.id).open, "rb")
+    path = batches_of(call).files.path(file.id)
+    content = await opened(lambda: path.open("rb"), BufferedReader.close)
 
     async def pieces() -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(opened.read, _PIECE_BYTES):
+        while piece := await asyncio.to_thread(content.read, _PIECE_BYTES):
             yield piece
 
     headers = {"content-length": str(file.bytes)}
-    with opened:
+    with content:
         await call.respond(
             StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
         )
