@@ -174,7 +174,7 @@ def test_a_bad_prompt_or_parameter_is_refused_before_any_work(
         ([good, ["a"]], greedy(1), "prompt is ['a']; allowed: text, token ids"),
         ([good, "\ud800"], greedy(1), "prompt is '\\ud800'; allowed: text that UTF-8 can hold"),
         ([good, {"text": "a"}], greedy(1), "prompt is {'text': 'a'}; allowed: text, token ids"),
-        ([good, good], [greedy(1)], "sampling_params is '1 of them'; allowed: 1 or 2"),
+        ([good, good], [greedy(1)], "sampling_params is 'a list of 1'; allowed: a list of 2, or one value"),
         ([good], greedy(1, stop_token_ids=(2**20,)), "stop_token_ids is 1048576"),
     ):
         with pytest.raises(InvalidRequestError) as raised:
@@ -190,7 +190,7 @@ def test_a_priority_is_ignored_where_the_workers_know_none(name: str, request: p
     first, second = llm.generate([TEXT, TEXT], greedy(2), priority=[0, 3], use_tqdm=False)
     assert first.outputs[0].token_ids == second.outputs[0].token_ids
     for priority, said in (
-        ([1], "priority is '1 of them'; allowed: 1 or 2"),
+        ([1], "priority is 'a list of 1'; allowed: a list of 2, or one value"),
         ([0, 2**31], "priority is 2147483648"),
         ([0, "1"], "priority is '1'; allowed: an integer from"),
     ):

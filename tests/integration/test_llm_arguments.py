@@ -79,7 +79,7 @@ def test_the_environment_bounds_the_sequences_of_a_prompt(
     ("given", "said"),
     [
         ({"lora_request": "a"}, "lora_request is 'a'; allowed: None: enable_lora is False"),
-        ({"lora_request": [None, "a"]}, "lora_request is '2 of them'; allowed: 1 or 1"),
+        ({"lora_request": [None, "a"]}, "lora_request is 'a list of 2'; allowed: a list of 1, or one value"),
         ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs is .*; allowed: None: models of text alone"),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_beams_cannot_do_is_refused(given: dict[str, object], said: str) ->
 
 
 def test_a_width_beyond_the_logprobs_that_are_allowed_is_refused(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match="logprobs is 40; allowed: 0 to 20"):
+    with pytest.raises(InvalidRequestError, match="beam_width is 20; allowed: 1 to 10, half of max_logprobs"):
         llm.beam_search(PROMPTS, BeamSearchParams(20, 3))
 
 

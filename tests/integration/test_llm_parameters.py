@@ -72,3 +72,14 @@ def test_schemas_are_closed_where_the_grammar_says_so(llm: LLM) -> None:
         texts.append({one.text for one in output.outputs})
     assert any(text.startswith('{"a":"x","') for text in texts[0])
     assert texts[1] == {'{"a":"x"}'}
+
+
+def test_a_parser_that_implies_its_start_thinks_from_the_first_token_on(folder: Path) -> None:
+    with LLM.from_engine_args(tiny_args(folder, reasoning_parser="deepseek_r1")) as llm:
+        tokenizer = llm.get_tokenizer()
+        end = tokenizer.encode("</think>", add_special_tokens=False)
+        (limited,) = llm.generate(PROMPT, greedy(12, thinking_token_budget=2), use_tqdm=False)
+        assert list(limited.outputs[0].token_ids[2 : 2 + len(end)]) == end
+        form = StructuredOutputsParams(choice=["left"])
+        (free,) = llm.generate(PROMPT, greedy(3, structured_outputs=form), use_tqdm=False)
+        assert not "left".startswith(free.outputs[0].text)

@@ -14,8 +14,9 @@ from baton.config.ignored_engine_args import log_ignored
 from baton.config.processor_names import applied_names
 from baton.processes.plugins import load_plugins
 from baton_engine.sampling.logits_processors import LogitsProcessors
+from baton_router.output_parsing.reasoning import markers_of
 from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin
-from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import ModelFolder, read_model_folder
 from baton_router.text.tokenization import Tokenizer
@@ -79,8 +80,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
     if args.reasoning_parser_plugin:
         load_plugin(args.reasoning_parser_plugin, "reasoning_parser_plugin")
     if args.reasoning_parser:
-        parser = find_reasoning_parser(args.reasoning_parser)
-        reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)
+        reasoning = markers_of(find_reasoning_parser(args.reasoning_parser))
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
         max_n_sequences=max_n_sequences(),

@@ -32,6 +32,9 @@ def search_prompts(
         RequestError: a request failed, or the engine sleeps.
     """
     args = engine.args
+    if 0 <= args.max_logprobs < 2 * params.beam_width:
+        allowed = f"1 to {args.max_logprobs // 2}, half of max_logprobs"
+        raise InvalidRequestError("beam_width", params.beam_width, allowed)
     end_ids = read_model_config(Path(args.model), overrides=args.hf_overrides or {}).eos_token_ids
     searches = []
     for prompt in prompts:

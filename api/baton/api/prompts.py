@@ -60,14 +60,16 @@ def one_each(field: str, given: T | Sequence[T] | None, default: T, num_prompts:
     """Values for all prompts: one for each, one for all, or the default.
 
     Raises:
-        InvalidRequestError: there are neither one nor as many as prompts.
+        InvalidRequestError: a list has not as many as there are prompts.
     """
     if given is None:
         return [default] * num_prompts
     if not isinstance(given, Sequence):
         return [given] * num_prompts
     if len(given) != num_prompts:
-        raise InvalidRequestError(field, f"{len(given)} of them", f"1 or {num_prompts}")
+        raise InvalidRequestError(
+            field, f"a list of {len(given)}", f"a list of {num_prompts}, or one value for all"
+        )
     return list(given)
 
 

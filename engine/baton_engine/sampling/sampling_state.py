@@ -150,10 +150,10 @@ class SamplingState:
         """Return a mask `[ceil(vocab_size / 32)]` of allowed tokens, and a list of excluded ones.
 
         None stands for all tokens. At least one is allowed: a complete grammar ends where other rules leave
-        no token that continues it.
+        no token that continues it, unless `min_tokens` asks for more.
 
         Raises:
-            InvalidRequestError: no token is left in an incomplete grammar; it names the fields at fault.
+            InvalidRequestError: no token is left where the output may not end; it names the fields at fault.
         """
         words = self._bad_words.completions(self.history.output_token_ids)
         is_short = self._num_taken < self.rules.params.min_tokens

@@ -51,7 +51,7 @@ class Vocabulary:
         named = _named_special_tokens(folder)
         for token_id, added in tokenizer.get_added_tokens_decoder().items():
             if token_id < vocab_size:
-                texts[token_id] = added.content.encode()
+                texts[token_id] = spell(added.content)
                 if added.special:
                     named = named | {added.content}
         for content in named:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from baton_router.output_parsing.output_parser import OutputDelta, OutputParser, ReasoningDelta
+from baton_router.output_parsing.output_parser import OutputDelta, OutputParser, PlainParser, ReasoningDelta
 from baton_router.output_parsing.tool_parser import Markers
+from baton_router.requests.request_limits import ReasoningMarkers
 
 
 class ReasoningParser(OutputParser):
@@ -106,3 +107,10 @@ class Qwen3ReasoningParser(ReasoningParser):
 
 def _reasoning(text: str) -> list[OutputDelta]:
     return [ReasoningDelta(text=text)] if text else []
+
+
+def markers_of(parser: type[ReasoningParser]) -> ReasoningMarkers:
+    """Return the parser's markers; a start is implied where it takes any text for reasoning."""
+    deltas = parser(PlainParser()).push(".")
+    is_implied = any(isinstance(delta, ReasoningDelta) for delta in deltas)
+    return ReasoningMarkers(start=parser.start_text, end=parser.end_text, is_implied=is_implied)

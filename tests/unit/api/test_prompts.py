@@ -67,7 +67,9 @@ def test_values_are_for_all_or_for_each() -> None:
     assert one_each("priority", None, 0, 2) == [0, 0]
     assert one_each("priority", 3, 0, 2) == [3, 3]
     assert one_each("priority", [1, 2], 0, 2) == [1, 2]
-    with pytest.raises(InvalidRequestError, match="priority is '1 of them'; allowed: 1 or 2"):
+    with pytest.raises(
+        InvalidRequestError, match="priority is 'a list of 1'; allowed: a list of 2, or one value"
+    ):
         one_each("priority", [1], 0, 2)
 
 

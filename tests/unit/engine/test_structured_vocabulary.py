@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from baton_core.errors import InvalidModelError
 from baton_engine.structured.vocabulary import Vocabulary
+from baton_router.text.token_decoding import TokenDecoder
 from tests.models import make_tokenizer
 from tests.unit.engine.grammars import BACKENDS, BUNDLED, Model, compiled, text_of, walk
 from tests.unit.router.folders import byte_fallback_json, byte_level_json
@@ -101,3 +102,15 @@ def test_forms_hold_over_any_kind_of_vocabulary(tmp_path: Path, backend: str, ki
         "hello hello",
         "é 你",
     }
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "unigram_with_bytes", "unigram"])
+def test_added_tokens_are_spelled_as_answers_spell_them(tmp_path: Path, kind: str) -> None:
+    tokenizer = Tokenizer.from_str(tokenizer_json(kind))
+    added = ["▁▁", "é", "Ġx", "<a▁b>"]
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    vocabulary = Vocabulary.read(folder_with(tmp_path, tokenizer.to_str()), 1000)
+    decoder = TokenDecoder(tokenizer)
+    for text in added:
+        token_id = tokenizer.token_to_id(text)
+        assert vocabulary.texts[token_id] == decoder.bytes_of(token_id), text

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from baton_core.errors import InvalidConfigError
-from baton_router.output_parsing.output_parser import OutputParser, PlainParser, ReasoningDelta
-from baton_router.output_parsing.reasoning import ReasoningParser
+from baton_router.output_parsing.output_parser import OutputParser
+from baton_router.output_parsing.reasoning import ReasoningParser, markers_of
 from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin, tool_parser_names
 from baton_router.process.http_settings import HttpSettings
-from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.thinking import Thinking, find_thinking
 from baton_router.text.prompts import TokenIds
 from baton_router.text.tokenization import Tokenizer
@@ -50,13 +50,6 @@ def find_reasoning(
     parser = find_reasoning_parser(name)
     thinking = find_thinking(prompt_token_ids, tokenizer, markers_of(parser))
     return ReasoningUse(parser=parser, template_arguments=template_arguments, thinking=thinking)
-
-
-def markers_of(parser: type[ReasoningParser]) -> ReasoningMarkers:
-    """Return the parser's markers; a start is implied where it takes any text for reasoning."""
-    deltas = parser(PlainParser()).push(".")
-    is_implied = any(isinstance(delta, ReasoningDelta) for delta in deltas)
-    return ReasoningMarkers(start=parser.start_text, end=parser.end_text, is_implied=is_implied)
 
 
 class ReasoningCounter:
