@@ -23,6 +23,8 @@ IDLE_MS: Final = 600_000
 """Time that a connection without a call stays open; clients reconnect by themselves."""
 HANDSHAKE_MS: Final = 10_000
 """Time within which a connection must complete its handshake; silent ones occupy a place that long."""
+DIRECT: Final[Options] = (("grpc.enable_http_proxy", 0),)
+"""Option of a channel to an address of the fleet: `http_proxy` of the environment does not redirect it."""
 _MIN_PING_INTERVAL_MS: Final = 5_000
 _IDENTITY_ONLY: Final = 1
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from baton_service.grpc_options import Options, client_options
+from baton_service.grpc_options import DIRECT, Options, client_options
 from baton_service.keys import AUTHORIZATION, bearer
 from baton_service.port_probe import Wanted, probe_port
 from baton_service.tls import ClientTls
@@ -51,7 +51,7 @@ class RouterAccess:
 
     def open_channel(self, address: str) -> grpc.Channel:
         """A channel to the router at `address` whose calls name the key."""
-        options = (*client_options(), *self._names)
+        options = (*client_options(), *DIRECT, *self._names)
         if self._credentials is None:
             channel = grpc.insecure_channel(address, options=options)
         else:
@@ -60,7 +60,7 @@ class RouterAccess:
 
     def open_async_channel(self, address: str, options: Options = ()) -> grpc.aio.Channel:
         """The same on the running loop, with `options` or a client's; its calls have to give `metadata`."""
-        options = options or client_options()
+        options = (*(options or client_options()), *DIRECT)
         if self._credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, self._credentials, options=(*options, *self._names))

@@ -24,6 +24,7 @@ from baton_proto.v1 import baton_pb2, baton_pb2_grpc
 from baton_router.grpc.server import GrpcServer
 from baton_service.grpc_options import MAX_GRPC_BYTES, SERVER_KEEPALIVE, Keepalive, client_options
 from baton_service.keys import Keys
+from baton_service.router_access import RouterAccess
 from tests.integration.tcp_proxy import Proxy
 
 INVALID = InvalidRequestError("n", 0, "1 to 64")
@@ -300,6 +301,21 @@ def test_a_dead_connection_is_noticed_at_both_ends() -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call.read()
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    async def scenario() -> None:
+        async with serving(Counting()) as (_, port), asyncio.timeout(10):
+            address = f"127.0.0.1:{port}"
+            async with RouterAccess().open_async_channel(address) as channel:
+                await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
+            with RouterAccess().open_channel(address) as channel:
+                ask = baton_pb2_grpc.BatonStub(channel).Tokenize
+                await asyncio.to_thread(ask, baton_pb2.TokenizeRequest(text="a"))
 
     asyncio.run(scenario())
 
