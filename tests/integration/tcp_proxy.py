@@ -10,7 +10,8 @@ class Proxy:
     """Forwards TCP to `port`; can cut connections, refuse new ones, or hold everything back."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
+        """Where new connections go."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -54,7 +55,7 @@ class Proxy:
             return
         self.num_connections += 1
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._port)
+            there, back = await asyncio.open_connection("127.0.0.1", self.port)
         except ConnectionError:
             writer.transport.abort()
             return

@@ -15,6 +15,7 @@ from redis import exceptions
 from baton_service.redis.link import RedisLink
 from baton_service.redis.redis_settings import RedisSettings
 from tests.integration.scripted_worker import until
+from tests.integration.tcp_proxy import Proxy
 from tests.redis_server import needs_redis, redis_server
 
 pytestmark = needs_redis
@@ -94,6 +95,31 @@ def test_a_wrong_password_is_logged_without_it_and_tried_again(
         asyncio.run(scenario())
     assert "is back" in caplog.text
     assert "wr0ng" not in caplog.text
+
+
+def test_a_failover_by_exchanged_roles_is_followed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as old, redis_server(tmp_path) as new:
+            proxy = Proxy(old.port)
+            async with proxy as port:
+                link = RedisLink(RedisSettings(url=f"redis://127.0.0.1:{port}"))
+
+                async def step() -> None:
+                    await link.command("SET", "written", "1")
+                    await asyncio.sleep(0.01)
+
+                trying = asyncio.create_task(link.keep_doing("the test", step))
+                await until(lambda: link.state.is_up)
+                proxy.port = new.port
+                await old.ask("REPLICAOF", "127.0.0.1", new.port)
+                await until(lambda: proxy.num_connections > 1)
+                await until(lambda: link.state.is_up)
+                assert await new.ask("GET", "written") == b"1"
+                trying.cancel()
+                await asyncio.gather(trying, return_exceptions=True)
+                await link.close(lambda: link.command("PING"))
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def _tls_options(folder: Path) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from baton_service.redis.key_names import Keys
 from baton_service.redis.redis_settings import RedisSettings, refused_url
@@ -102,6 +102,8 @@ class RedisLink:
                 await step()
             except Exception as error:
                 self._note_failure(name, error)
+                if isinstance(error, ReadOnlyError):
+                    await self._leave_server()
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
             else:
@@ -116,6 +118,11 @@ class RedisLink:
                 await farewell()
         with suppress(*FAULTS):
             await self._client.aclose()
+
+    async def _leave_server(self) -> None:
+        """Close idle connections: after a failover they hold on to a replica, and the URL leads elsewhere."""
+        with suppress(*FAULTS):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _repaired(self, keys: Sequence[str], ask: Callable[[], Awaitable[Any]]) -> Any:
         try:
