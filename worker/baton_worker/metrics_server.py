@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
@@ -93,7 +93,7 @@ def _server(host: str, port: int, probes: Probes, tls: ssl.SSLContext | None) ->
 
         def do_POST(self) -> None:
             server.silent.pop(self.request, None)
-            is_local = ip_address(self.client_address[0].partition("%")[0]).is_loopback
+            is_local = _is_loopback(self.client_address[0])
             answer = probes.post(self._asked, self.headers.get(AUTHORIZATION, ""), is_local=is_local)
             self.close_connection = True  # a body, if there is one, is not read
             self._reply(*answer)
@@ -118,6 +118,13 @@ def _server(host: str, port: int, probes: Probes, tls: ssl.SSLContext | None) ->
 
     server = _BoundedServer(listen_at(host.strip("[]"), port), Handler, tls)
     return server
+
+
+def _is_loopback(host: str) -> bool:
+    """Return True for a peer on this machine, also an IPv4 one of a socket that is bound to `::`."""
+    address = ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 class _BoundedServer(ThreadingHTTPServer):

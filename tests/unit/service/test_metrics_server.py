@@ -25,6 +25,7 @@ from baton_worker.health_server import HealthServer
 from baton_worker.metrics_server import MetricsServer, serving_metrics
 from tests.builders import open_probes
 from tests.certificates import Authority, needs_openssl
+from tests.ipv6 import needs_ipv6
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +195,17 @@ def test_a_drain_needs_a_key_and_a_worker() -> None:
             assert answers.post("/nothing", "Bearer secret", is_local=True)[0] == 404
             asked = await asyncio.to_thread(answers.post, "/drain", "Bearer secret", is_local=True)
             assert (asked[0], OpenWork(**json.loads(asked[1]))) == (200, work)
+
+    asyncio.run(scenario())
+
+
+@needs_ipv6
+def test_a_port_of_both_families_knows_its_own_machine_by_either() -> None:
+    async def scenario() -> None:
+        answers = open_probes()
+        answers.watch(Service(), lambda: OpenWork(num_requests=0))
+        with serving_metrics("[::]", 0, answers) as server:
+            assert (await asyncio.to_thread(get, server.port, "/drain", "POST"))[0] == 200
 
     asyncio.run(scenario())
 
