@@ -31,6 +31,7 @@ from baton.config.environment import unread_variables
 from baton.config.extras import MissingExtraError, check_extras
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton.processes.gpu_binding import bind_gpus
+from baton.processes.secret_flags import take_secrets
 from baton_core.errors import BatonError
 from baton_service.descriptors import raise_descriptor_limit
 from baton_service.logs import configure_logging
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None, *, defaults: Mapping[str, Any] | Non
 
 def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
     try:
-        args = arguments.parse(argv, defaults)
+        args = arguments.parse([*(sys.argv[1:] if argv is None else argv), *take_secrets()], defaults)
     except BatonError as error:
         print_error(f"baton: {error}")
         return exit_code(error)

@@ -65,11 +65,16 @@ def read_pairs(path: str) -> list[tuple[object, object]]:
         raise InvalidConfigError(f"--config is {path!r}, which {reason}; allowed: {_ALLOWED}") from error
     # Beside its own errors PyYAML raises whatever a value with a wrong tag makes it stumble over.
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
-        where = " ".join(str(error).split())
         raise InvalidConfigError(
-            f"--config is {path!r}, which is no YAML ({where}); allowed: {_ALLOWED}"
-        ) from error
+            f"--config is {path!r}, which is no YAML{_position(error)}; allowed: {_ALLOWED}"
+        ) from None
     raise InvalidConfigError(f"--config is {path!r}, which holds no flags; allowed: {_ALLOWED}")
+
+
+def _position(error: Exception) -> str:
+    """Return the place of an error in its file, whose text may be secret; empty where it has none."""
+    mark = getattr(error, "problem_mark", None)
+    return f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
 
 
 def _read_value(name: str, flag: Flag, value: object) -> Any:

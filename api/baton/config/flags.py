@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from baton.processes.secret_flags import SECRET_FLAGS
 from baton_core.errors import InvalidConfigError
 
 _MAX_SHOWN: Final = 80
@@ -182,7 +183,9 @@ class Flag:
         return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
-        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
+        is_secret = self.name in SECRET_FLAGS and value
+        text = "a value that is not shown" if is_secret else shown(value)
+        return InvalidConfigError(f"{name} is {text}; allowed: {self.allowed}")
 
 
 def shown(value: object) -> str:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from baton.processes.secret_flags import hide_secrets
 from baton_service.pipes import reading
 from baton_service.process import interrupts_held
 
@@ -72,10 +73,12 @@ async def running(
 
 
 async def _start(command: str, args: Sequence[str], pass_fds: tuple[int, ...]) -> asyncio.subprocess.Process:
+    shown, environment = hide_secrets(args)
     with interrupts_held():
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "baton", command, "--parent-pid", str(os.getpid()), *args),
+            *("-m", "baton", command, "--parent-pid", str(os.getpid()), *shown),
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=pass_fds,
         )

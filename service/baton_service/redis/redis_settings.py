@@ -12,6 +12,7 @@ from baton_core.errors import InvalidConfigError
 _SCHEMES: Final = ("redis", "rediss", "unix")
 _DEFAULT_PORT: Final = 6379
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ESCAPES: Final = "a user or password writes / ? # @ as %2F %3F %23 %40"
 _ALLOWED: Final = "redis://HOST:PORT, rediss://USER:PASSWORD@HOST:PORT, unix://PATH"
 
 
@@ -63,10 +64,12 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise refused_url(f"cannot be read ({error})") from None
+    except ValueError:
+        raise refused_url(f"cannot be read ({_ESCAPES})") from None
     if parts.scheme not in _SCHEMES:
         raise refused_url("has none of these schemes")
+    if parts.scheme != "unix" and "@" in f"{parts.path}?{parts.query}#{parts.fragment}":
+        raise refused_url(f"has @ behind its host ({_ESCAPES})")
     if parts.scheme == "unix" and not parts.path:
         raise refused_url("names no socket")
     return parts

@@ -18,6 +18,7 @@ from baton.commands.cli_arguments import (
 )
 from baton.config.engine_args import EngineArgs
 from baton.config.flags import BYTES, Flag
+from baton.processes.secret_flags import SECRET_FLAGS
 from baton_core.errors import InvalidConfigError
 
 COMMAND_OF = {flag: command for command in COMMANDS for flag in command.flags if flag.name.startswith("--")}
@@ -35,7 +36,9 @@ def hostile_values(flag: Flag) -> tuple[str, ...]:
 
 
 def shown(flag: Flag, value: str) -> str:
-    """Return a value as an error writes it: as a number if it is one."""
+    """Return a value as an error writes it: as a number if it is one, and not where it is secret."""
+    if value and flag.name in SECRET_FLAGS:
+        return "a value that is not shown"
     try:
         return ascii(flag.kind(value))
     except ValueError:

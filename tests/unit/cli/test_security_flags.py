@@ -7,6 +7,7 @@ import pytest
 from baton.cli import main
 from baton.commands.cli_arguments import parse, router_flags, worker_flags
 from baton.commands.security_arguments import keys_of
+from baton.processes.secret_flags import hide_secrets, take_secrets
 
 
 def handed(*flags: str) -> tuple[dict[str, object], dict[str, object]]:
@@ -40,6 +41,18 @@ def test_the_key_of_the_environment_stands_in(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("BATON_API_KEY", "outside")
     assert keys_of(parse(["router"])) == ("outside",)
     assert keys_of(parse(["router", "--api-key", "given"])) == ("given",)
+
+
+def test_a_child_gets_secrets_by_its_environment_and_keeps_none_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secrets = ["--api-key=one", "--api-key=two", "--redis=redis://:word@cache", "--resume-secret=three"]
+    shown, environment = hide_secrets(["model", *secrets, "--redis-namespace=a"])
+    assert shown == ["model", "--redis-namespace=a"]
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert take_secrets() == secrets
+    assert take_secrets() == []
 
 
 @pytest.mark.parametrize(
