@@ -81,7 +81,7 @@ class GroupConnector(KVConnector):
         """Answers to the last request for checksums, by rank."""
         self._num_requests = 0
         self._ended: list[PullDone] = []
-        name = f"{own.capabilities.name}, pools of ranks apart"
+        name = "+".join(f"{one}, pools of ranks apart" for one in own.capabilities.name.split("+"))
         is_safe = own.capabilities.has_safe_abort and not self._others
         self.capabilities = replace(own.capabilities, name=name, has_safe_abort=is_safe)
 

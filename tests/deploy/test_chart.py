@@ -176,6 +176,24 @@ def test_a_revision_has_routers_and_workers_of_its_own() -> None:
         assert namespaces in (set(), {f"demo-baton.{labels.pop()}"})
 
 
+@needs_helm
+def test_beside_workers_of_several_pods_all_have_pools_apart_and_choose_ports_for_blocks() -> None:
+    commands = {one.owner: one.command for one in containers(golden("ranks")) if "serve" not in one.command}
+    assert follows(commands["demo-baton-prefill"], "--rank-pools") == "apart"
+    assert not any("--kv-port" in command for command in commands.values())
+    for options in ("tensorParallelSize=2", "args={--rank-pools,apart}"):
+        manifests = read_manifests(render(None, "--set", f"workers.prefill.{options}"))
+        ports = {one.owner: follows(one.command, "--kv-port") for one in containers(manifests)}
+        assert ports["demo-baton-prefill"] == ""
+        assert ports["demo-baton-decode"] == "5700"
+        (policy,) = (
+            one
+            for one in manifests
+            if one["metadata"]["name"] == "demo-baton-workers" and "podSelector" in one["spec"]
+        )
+        assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 1024, "endPort": 65535}]
+
+
 def test_every_image_is_one_that_compose_builds() -> None:
     services = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())["services"]
     built = {service["image"] for service in services.values() if "build" in service}

@@ -128,7 +128,8 @@ class WorkerSettings:
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
         if self.kv_port and self.has_own_pools(resolve_device(self.engine.device)):
-            raise InvalidConfigError(f"kv_port is {self.kv_port}; allowed where each rank has a pool: 0")
+            why = "allowed where each rank has a pool and a port of its own: 0"
+            raise InvalidConfigError(f"kv_port is {self.kv_port}; {why}")
         if self.kv_transport not in (allowed := tuple(Transport)):
             raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
 

@@ -22,6 +22,7 @@ from baton_kv.curve import CurveKeys
 from baton_kv.description import decode_group
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Listen
+from tests.builders import make_identity
 from tests.conformance.kv.groups import NUM_BLOCKS, open_groups
 from tests.conformance.kv.pairs import LARGE, SMALL, Site, needs_nixl, open_site
 
@@ -58,6 +59,14 @@ def test_blocks_go_from_group_to_group_and_stay_the_same(
             assert torch.equal(after[untouched], before[untouched])
             block_map = {local: local for local in BLOCKS}
         assert torch.equal(first.blocks(), held)
+
+
+def test_a_group_has_no_transport_in_common_with_a_worker_of_one_pool(site: Site) -> None:
+    with open_groups(site, SMALL, TWO) as (group,):
+        own = make_identity(transport=group.leader.capabilities.name)
+        for name in site.worker().connector.capabilities.name.split("+"):
+            with pytest.raises(IncompatibleWorkerError, match="the same --rank-pools"):
+                own.require_compatible(make_identity(transport=name))
 
 
 @pytest.mark.parametrize("backend", ["tcp", pytest.param("nixl", marks=needs_nixl)])

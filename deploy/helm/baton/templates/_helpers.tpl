@@ -46,6 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $facts = append $facts (list $name $image $group.args $group.env) -}}
 {{- end -}}
 {{- end -}}
+{{- if include "baton.hasPoolsApart" . }}{{ $facts = append $facts "apart" }}{{ end -}}
 {{- toJson $facts | sha256sum | trunc 10 -}}
 {{- end -}}
 {{- end -}}
@@ -291,6 +292,20 @@ httpGet:
   port: {{ .httpPort }}
   scheme: {{ .scheme }}
 {{- end -}}
+{{- end -}}
+
+{{/* True if a group has workers of several pods, whose ranks share no pool: then all workers have pools apart. */}}
+{{- define "baton.hasPoolsApart" -}}
+{{- range $name := keys .Values.workers -}}
+{{- $group := include "baton.group" (dict "root" $ "name" $name) | fromYaml -}}
+{{- if and $group.enabled (gt (int $group.nodes) 1) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* True if a worker has one pool at one port. Called with root and group; ranks with pools choose their ports. */}}
+{{- define "baton.hasKvPort" -}}
+{{- $isApart := or (include "baton.hasPoolsApart" .root) (has "apart" .group.args) (has "--rank-pools=apart" .group.args) -}}
+{{- if and (eq 1 (mul (int .group.tensorParallelSize) (int .group.pipelineParallelSize))) (not $isApart) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The object whose replicas an autoscaler sets. Called with root, name and group. */}}

@@ -4,6 +4,7 @@
 {{- $group := .group -}}
 {{- $tls := $root.Values.tls.workerSecret -}}
 {{- $image := include "baton.image" (dict "root" $root "image" $group.image) -}}
+{{- $hasKvPort := include "baton.hasKvPort" (dict "root" $root "group" $group) -}}
 serviceAccountName: {{ include "baton.fullname" $root }}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -43,7 +44,7 @@ containers:
       - $(POD_NAME)
       - --peer-address
       - tcp://0.0.0.0:5600
-      {{- if eq 1 (int $group.nodes) }}
+      {{- if $hasKvPort }}
       - --kv-port
       - "5700"
       {{- end }}
@@ -83,6 +84,9 @@ containers:
       - {{ $group.nodes | quote }}
       - --master-addr
       - $(LWS_LEADER_ADDRESS)
+      {{- else if include "baton.hasPoolsApart" $root }}
+      - --rank-pools
+      - apart
       {{- end }}
       {{- include "baton.commonArgs" $root | nindent 6 }}
       {{- range $group.args }}
@@ -96,7 +100,7 @@ containers:
     {{- if not .isFollower }}
     ports:
       - {name: peer, containerPort: 5600}
-      {{- if eq 1 (int $group.nodes) }}
+      {{- if $hasKvPort }}
       - {name: kv, containerPort: 5700}
       {{- end }}
       - {name: metrics, containerPort: 9100}
