@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from functools import cache
@@ -192,6 +193,35 @@ def test_beside_workers_of_several_pods_all_have_pools_apart_and_choose_ports_fo
             if one["metadata"]["name"] == "demo-baton-workers" and "podSelector" in one["spec"]
         )
         assert policy["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 1024, "endPort": 65535}]
+
+
+def ingress(*options: str) -> dict[str, list[tuple[object, list[int]]]]:
+    """Return peers and ports of each rule, by the policy."""
+    manifests = read_manifests(render(None, "--set-json", *options))
+    return {
+        one["metadata"]["name"].removeprefix("demo-baton-"): [
+            (rule["from"], [port["port"] for port in rule["ports"]]) for rule in one["spec"]["ingress"]
+        ]
+        for one in manifests
+        if one["kind"] == "NetworkPolicy"
+    }
+
+
+@needs_helm
+def test_ports_are_open_to_the_peers_that_are_named_and_to_no_others() -> None:
+    def peer(name: str) -> list[dict[str, Any]]:
+        return [{"namespaceSelector": {"matchLabels": {"name": name}}}]
+
+    policies = ingress("networkPolicy.clients=[]")
+    assert [ports for _, ports in policies["router"]] == [[8100]]
+    assert [ports for _, ports in policies["workers"]] == [[5600, 5700]]
+    clients = f"networkPolicy.clients={json.dumps(peer('a'))}"
+    policies = ingress(clients)
+    assert policies["router"][:-1] == [(peer("a"), [8000, 8100])]
+    assert policies["workers"][1:] == [(peer("a"), [9100])]
+    policies = ingress(clients, "--set-json", f"networkPolicy.monitoring={json.dumps(peer('b'))}")
+    assert policies["router"][:-1] == [(peer("a"), [8000, 8100]), (peer("b"), [8000])]
+    assert policies["workers"][1:] == [(peer("b"), [9100])]
 
 
 def test_every_image_is_one_that_compose_builds() -> None:
