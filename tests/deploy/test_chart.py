@@ -272,6 +272,7 @@ REFUSED: Final = [
     ("router.env[0].name=A,router.env[0].value=1", "value': got number, want string"),
     ("fullnameOverride=UPPER", "fullnameOverride': 'UPPER' does not match pattern"),
     ("nameOverride=under_score", "nameOverride': 'under_score' does not match pattern"),
+    ("workers.router.role=mixed", "workers has a group of the name router; allowed: other names than"),
     ("workers=null", "missing property 'workers'"),
     ("router.service=null", "missing property 'service'"),
     ("workerDefaults.image=null", "missing property 'image'"),

@@ -151,7 +151,7 @@ capabilities:
 {{- end }}
 {{- end -}}
 
-{{/* Mounts of every container. Called with root and tlsSecret. */}}
+{{/* Mounts of every container. Called with root, tlsSecret and extra, further mounts. */}}
 {{- define "baton.mounts" -}}
 - name: cache
   mountPath: /var/cache/baton
@@ -172,11 +172,19 @@ capabilities:
   mountPath: /etc/baton/tls
   readOnly: true
 {{- end }}
+{{- with .extra }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
+{{/* Volumes of every pod. Called with root, tlsSecret and extra, further volumes; one of them may be the cache. */}}
 {{- define "baton.volumes" -}}
+{{- $hasCache := false -}}
+{{- range .extra }}{{ if eq .name "cache" }}{{ $hasCache = true }}{{ end }}{{ end -}}
+{{- if not $hasCache -}}
 - name: cache
   emptyDir: {}
+{{ end -}}
 - name: tmp
   emptyDir: {}
 {{- if or .root.Values.model.volume .root.Values.model.download.repo }}
@@ -192,6 +200,9 @@ capabilities:
 - name: tls
   secret:
     secretName: {{ .tlsSecret }}
+{{- end }}
+{{- with .extra }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 

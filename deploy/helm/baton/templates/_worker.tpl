@@ -94,6 +94,8 @@ containers:
       {{- end }}
     env:
       {{- include "baton.env" $root | nindent 6 }}
+      - name: TRITON_HOME
+        value: /var/cache/baton
       {{- with $group.env }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -130,12 +132,12 @@ containers:
     resources:
       {{- toYaml $group.resources | nindent 6 }}
     volumeMounts:
-      {{- include "baton.mounts" (dict "root" $root "tlsSecret" $tls) | nindent 6 }}
+      {{- include "baton.mounts" (dict "root" $root "tlsSecret" $tls "extra" $group.extraVolumeMounts) | nindent 6 }}
       - name: shm
         mountPath: /dev/shm
 {{- include "baton.scheduling" $group | nindent 0 }}
 volumes:
-  {{- include "baton.volumes" (dict "root" $root "tlsSecret" $tls) | nindent 2 }}
+  {{- include "baton.volumes" (dict "root" $root "tlsSecret" $tls "extra" $group.extraVolumes) | nindent 2 }}
   - name: shm
     emptyDir:
       medium: Memory
