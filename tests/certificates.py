@@ -11,10 +11,8 @@ from typing import Final
 import pytest
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-_NEW: Final = (
-    *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-    *("-nodes", "-days", "2"),
-)
+_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+_NEW: Final = ("openssl", "req", "-x509", *_KEY, "-days", "2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,27 @@ class Authority:
         extensions = ("-addext", f"subjectAltName={where}", "-addext", "basicConstraints=critical,CA:FALSE")
         signed = ("-CA", self.own.certfile, "-CAkey", self.own.keyfile)
         _openssl("-subj", f"/CN={name}", *extensions, *signed, "-keyout", pair.keyfile, "-out", pair.certfile)
+        return pair
+
+    def issue_expired(self, name: str) -> Pair:
+        """Vouch for `name` until yesterday."""
+        pair, request = _pair(self.folder, name), str(self.folder / f"{name}.csr")
+        new = (
+            "openssl",
+            "req",
+            "-new",
+            *_KEY,
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            pair.keyfile,
+            "-out",
+            request,
+        )
+        authority = ("-CA", self.own.certfile, "-CAkey", self.own.keyfile, "-CAcreateserial")
+        sign = ("openssl", "x509", "-req", "-in", request, *authority, "-days", "-1", "-out", pair.certfile)
+        for command in (new, sign):
+            subprocess.run(command, check=True, capture_output=True, timeout=60.0)
         return pair
 
 

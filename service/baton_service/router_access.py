@@ -83,9 +83,13 @@ class RouterAccess:
             return "; it speaks plain text, here is --ssl-ca-certs"
         if self._credentials is None:
             return "; if it speaks TLS, it wants --ssl-ca-certs"
+        if "certificate has expired" in details:
+            return "; that is the router's certificate"
         if "CERTIFICATE_VERIFY_FAILED" in details:
             return "; its certificate is not of the authority in --ssl-ca-certs, or of another name"
-        return "" if self._tls.certfile else "; if it demands a certificate, it wants --ssl-certfile"
+        if not self._tls.certfile:
+            return "; if it demands a certificate, it wants --ssl-certfile"
+        return "; it may refuse the one of --ssl-certfile" if "Socket closed" in details else ""
 
 
 class _NamedHttps(HTTPSConnection):

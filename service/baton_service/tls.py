@@ -18,6 +18,9 @@ CERT_NONE: Final = int(ssl.CERT_NONE)
 CERT_REQUIRED: Final = int(ssl.CERT_REQUIRED)
 """The values of `--ssl-cert-reqs` are those of the standard library."""
 
+_EXPIRED: Final = 10
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
@@ -179,13 +182,35 @@ def _check_certificate(certfile: str, keyfile: str) -> None:
     _read("--ssl-certfile", certfile)
     _read("--ssl-keyfile", keyfile or certfile)
     try:
-        _server_context(certfile, keyfile)
+        context = _server_context(certfile, keyfile)
     except (ssl.SSLError, ValueError) as error:
         key = f"--ssl-keyfile is {keyfile!r}" if keyfile else "--ssl-keyfile is not given"
         raise InvalidConfigError(
             f"--ssl-certfile is {certfile!r} and {key}, which cannot be used ({_reason(error)}); "
             "allowed: a certificate and its own private key, in PEM, the key without a passphrase"
         ) from None
+    if _is_expired(certfile, context):
+        raise InvalidConfigError(
+            f"--ssl-certfile is {certfile!r}, which has expired; allowed: one that is valid"
+        )
+
+
+def _is_expired(certfile: str, context: ssl.SSLContext) -> bool:
+    """Return True if `certfile`, which the server's `context` shows, has expired; by a handshake."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.load_verify_locations(certfile)
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
+    for end in (client, server, client):
+        try:
+            end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_code == _EXPIRED
+        except ssl.SSLError:
+            pass  # it waits for the other end
+    return False
 
 
 def _check_authority(flag: str, file: str) -> None:

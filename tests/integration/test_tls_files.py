@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from baton_core.errors import InvalidConfigError
+from baton_service.router_access import RouterAccess
 from baton_service.tls import ClientTls, ServerTls
 from tests.certificates import Authority, Pair, needs_openssl
 
@@ -62,6 +64,30 @@ def test_the_grpc_port_demands_certificates_of_its_own_authority_or_with_the_htt
     given = {name: files.get(value, value) for name, value in settings.items()}
     tls = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile, **given)
     assert tls.grpc_authority == files[authority_of_grpc]
+
+
+def test_a_certificate_that_has_expired_is_refused_at_start(authority: Authority) -> None:
+    old = authority.issue_expired("old")
+    with pytest.raises(InvalidConfigError, match=r"--ssl-certfile is '.*', which has expired; allowed: one"):
+        ServerTls(certfile=old.certfile, keyfile=old.keyfile)
+    with pytest.raises(InvalidConfigError, match="which has expired"):
+        ClientTls(ca_certs=authority.own.certfile, certfile=old.certfile, keyfile=old.keyfile)
+
+
+@pytest.mark.parametrize(
+    ("details", "advice"),
+    [
+        ("CERTIFICATE_VERIFY_FAILED: certificate has expired", "; that is the router's certificate"),
+        ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "; its certificate is not of"),
+        ("Socket closed", "; it may refuse the one of --ssl-certfile"),
+        ("DNS resolution failed", ""),
+    ],
+)
+def test_advice_tells_the_routers_certificate_from_ones_own(
+    authority: Authority, pair: Pair, details: str, advice: str
+) -> None:
+    tls = ClientTls(ca_certs=authority.own.certfile, certfile=pair.certfile, keyfile=pair.keyfile)
+    assert RouterAccess(tls).advice(grpc.StatusCode.UNAVAILABLE, details).startswith(advice)
 
 
 def test_an_error_names_flag_and_file_and_what_is_allowed(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import msgspec
-from redis.asyncio import Redis
+from redis.asyncio import Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
@@ -184,7 +184,11 @@ def _client(url: str, within_s: float) -> Redis:
             **_OURS,
         )
         options = client.connection_pool.connection_kwargs
-        client.connection_pool.connection_class(**options)
+        connection = client.connection_pool.connection_class(**options)
+        if isinstance(connection, SSLConnection):
+            connection.ssl_context.get()
+    except OSError as error:
+        raise refused_url(f"names a file that cannot be used ({error.strerror or error.args})") from None
     except (ValueError, TypeError, RedisError) as error:
         raise refused_url(f"redis-py cannot use ({error})") from None
     if any(options[name] != value for name, value in _OURS.items()):

@@ -63,6 +63,14 @@ def test_parameters_that_cannot_hold_are_refused(query: str, reason: str) -> Non
     asyncio.run(scenario())
 
 
+def test_an_authority_that_is_not_there_is_refused() -> None:
+    async def scenario() -> None:
+        with pytest.raises(InvalidConfigError, match=r"names a file that cannot be used .No such file"):
+            RedisLink(RedisSettings(url="rediss://cache?ssl_ca_certs=/missing.pem"))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("namespace", ["", "a:b", "a b", "x" * 65])
 def test_a_namespace_that_keys_could_not_carry_is_refused(namespace: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"--redis-namespace is .*; allowed: 1 to 64 letters"):
