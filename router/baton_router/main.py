@@ -283,7 +283,10 @@ class RouterServer:
         await self._set_serving(False)
         if self._batches is not None:
             await self._batches.stop()
-        await self._service.drain(self._settings.shutdown_timeout_s)
+        await self._http.drain()
+        within_s = self._settings.shutdown_timeout_s
+        self._server.drain(within_s + _STOP_WITHIN_S)  # sessions with workers outlive the requests
+        await self._service.drain(within_s)
         await self._share.stop()
         if self._group is not None:
             await self._group.stop()

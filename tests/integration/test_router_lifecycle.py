@@ -104,15 +104,52 @@ def test_a_stopping_router_lets_running_requests_end_but_not_forever() -> None:
             for call in calls:
                 await call.read()
             stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.1)
             refused = await error_of(stub.Generate(ask(request_id="r3")))
-            assert refused == ("UNAVAILABLE", "the router shuts down")
+            assert refused[0] == "UNAVAILABLE"
+            assert "Connection refused" in refused[1], "the port is for others"
             worker.go_on("r1")
             while (event := await calls[0].read()).WhichOneof("event") != "finished":
                 assert event.tokens.index == 0
             assert event.finished.usage.completion_tokens == len(ANSWER)
             assert await error_of(calls[1]) == ("UNAVAILABLE", "the router shuts down")
             await stopping
+
+    run(scenario())
+
+
+def test_a_stopping_router_lets_go_of_connections_that_ask_nothing() -> None:
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
+        settings = RouterSettings(model=str(MODEL), port=0, grpc_port=0, shutdown_timeout_s=5.0)
+        server = RouterServer(settings)
+        await server.start()
+        address = f"127.0.0.1:{server.grpc_port}"
+        async with worker.joined(server.grpc_port), grpc.aio.insecure_channel(address) as channel:
+            idle, idle_writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+            idle_writer.write(b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert b"connection: close" not in await idle.readuntil(b"\r\n\r\n")
+            silent, silent_writer = await asyncio.open_connection("127.0.0.1", server.http_port)
+            call = BatonStub(channel).Generate(ask(request_id="r1"))
+            await call.read()
+            stopping = asyncio.create_task(server.stop())
+            assert await asyncio.wait_for(idle.read(), 2) == b""
+            silent_writer.write(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+            answer = await asyncio.wait_for(silent.read(), 2)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nconnection: close\r\n" in answer
+            for _ in range(20):
+                if channel.get_state() is grpc.ChannelConnectivity.IDLE:
+                    break
+                await asyncio.sleep(0.05)
+            assert channel.get_state() is grpc.ChannelConnectivity.IDLE, "the next call goes elsewhere"
+            worker.go_on("r1")
+            while (event := await call.read()).WhichOneof("event") != "finished":
+                pass
+            assert event.finished.usage.completion_tokens == len(ANSWER)
+            await stopping
+            for writer in (idle_writer, silent_writer):
+                writer.close()
 
     run(scenario())
 

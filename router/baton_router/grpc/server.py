@@ -144,8 +144,12 @@ class GrpcServer:
         for name in ("", READINESS, *names):
             await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
+    def drain(self, within_s: float) -> None:
+        """Free the port and tell clients to call elsewhere; running calls go on for at most `within_s`."""
+        self._draining = asyncio.create_task(self.server.stop(within_s))
+
     async def stop(self, within_s: float) -> None:
-        """Refuse new calls and give running ones `within_s` to end."""
+        """Refuse new calls and give running ones `within_s` to end, or less where `drain` gave less."""
         await self._health.enter_graceful_shutdown()
         await self.server.stop(within_s)
 

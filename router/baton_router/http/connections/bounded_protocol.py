@@ -130,6 +130,11 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
+    def end_with_answer(self) -> None:
+        """Close the connection once what it has begun to ask is answered; now where it asks nothing."""
+        if not self._is_idle or self._header_timer is None:  # otherwise its next answer closes it
+            self.shutdown()
+
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection for the replies to a client that sends no more.
 

@@ -141,6 +141,15 @@ class HttpServer:
         )
         self._ticking = asyncio.create_task(_tick(self._server))
 
+    async def drain(self) -> None:
+        """Close each connection with its next answer, which says so, and idle ones now; new ones get one."""
+        assert self._server is not None, "it serves"
+        self._server.config.encoded_headers.append((b"connection", b"close"))
+        await self._server.on_tick(0)  # it makes the headers that all responses have
+        for connection in list(self._server.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.end_with_answer()
+
     async def stop(self, within_s: float) -> None:
         """Close idle connections, give running calls `within_s` to end, then cut them off."""
         if self._path:
