@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+from contextlib import suppress
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
 
 _TCP: Final = "tcp://"
+FAR_AWAY: Final = "192.0.2.1:9"
+"""An address that nobody has; the interface of the default route leads to it."""
+_UNRESOLVED: Final = (socket.EAI_AGAIN, socket.EAI_NONAME)
+_log = logging.getLogger(__name__)
 _WILDCARDS: Final = {"0.0.0.0": socket.AF_INET, "[::]": socket.AF_UNSPEC}  # noqa: S104 (not bound)
 """Wildcard addresses, and the family of the addresses that reach a socket bound to them."""
 
@@ -21,7 +27,8 @@ def reachable_host(address: str, advertised: str, towards: str) -> str:
     """Return the address of `advertised`, or else the host of the bound `address`.
 
     For one that is bound to all interfaces: that of the interface through which this machine reaches
-    `towards` (`host:port`). A name is looked up here, once, so that no peer ever waits for it.
+    `towards` (`host:port`), or to the rest of the world while that has no address. A name is looked up here,
+    once, so that no peer ever waits for it.
 
     Raises:
         InvalidConfigError: `advertised` does not resolve, or there is no way to `towards`.
@@ -54,18 +61,30 @@ def resolve(host: str, bound: str, flag: str) -> str:
 
 
 def _host_towards(goal: str, family: socket.AddressFamily) -> str:
-    host, _, port = goal.rpartition(":")
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_DGRAM)
-        chosen, kind, _, _, where = found[0]
-        with socket.socket(chosen, kind) as probe:
-            probe.connect(where)  # sends nothing
-            return _in_url(chosen, probe.getsockname()[0])
+        return _own_host(goal, family)
     except (OSError, UnicodeError) as error:
+        if isinstance(error, socket.gaierror) and error.errno in _UNRESOLVED:
+            with suppress(OSError):
+                host = _own_host(FAR_AWAY, family)
+                _log.warning(
+                    "%s does not resolve yet; other processes are told to reach this one at %s", goal, host
+                )
+                return host
         raise InvalidConfigError(
             f"--advertise-host is not given, and no interface leads to {goal!r} ({_reason(error)}); "
             "allowed: a host under which other machines reach this one"
         ) from None
+
+
+def _own_host(goal: str, family: socket.AddressFamily) -> str:
+    """Return the address of the interface that leads to `goal`; raises as the sockets do."""
+    host, _, port = goal.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_DGRAM)
+    chosen, kind, _, _, where = found[0]
+    with socket.socket(chosen, kind) as probe:
+        probe.connect(where)  # sends nothing
+        return _in_url(chosen, probe.getsockname()[0])
 
 
 def _in_url(family: int, address: str) -> str:

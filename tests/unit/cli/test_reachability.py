@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import pytest
 
 from baton_core.errors import InvalidConfigError
+from baton_service import reachability
 from baton_service.reachability import bound_host, reachable_host, with_host
 from tests.ipv6 import needs_ipv6
 
@@ -32,6 +36,23 @@ def test_an_advertised_host_that_does_not_resolve_is_refused(name: str, reason: 
 )
 def test_the_advertised_host_becomes_an_address_once(advertised: str, host: str) -> None:
     assert reachable_host("tcp://0.0.0.0:7000", advertised, "127.0.0.1:80") == host
+
+
+@pytest.mark.parametrize("code", [socket.EAI_AGAIN, socket.EAI_NONAME])
+def test_while_a_goal_has_no_address_the_way_to_the_world_counts(
+    code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def without_redis(host: str, *rest: Any) -> Any:
+        if host == "redis":
+            raise socket.gaierror(code, "not known")
+        return resolve(host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_redis)
+    monkeypatch.setattr(reachability, "FAR_AWAY", "127.0.0.1:9")
+    assert reachable_host("tcp://0.0.0.0:7000", "", "redis:6379") == "127.0.0.1"
+    assert "redis:6379 does not resolve yet; other processes" in caplog.text
 
 
 @needs_ipv6
