@@ -17,6 +17,7 @@ from baton_core.errors import ErrorCode, RequestError
 from baton_service.port_probe import WORKER_HTTP
 from baton_service.router_access import RouterAccess
 from baton_worker.core.controls import OpenWork
+from baton_worker.probes import STARTING
 
 _TIMEOUT_S: Final = 5.0
 _ASK_EVERY_S: Final = 0.2
@@ -30,10 +31,8 @@ def drain(args: argparse.Namespace) -> int:
     """
     access = router_access(args)
     deadline = time.monotonic() + (args.wait or 0.0)
-    work = _ask(args.address, access)
-    while work and time.monotonic() < deadline:
+    while (work := _ask(args.address, access, deadline)) and time.monotonic() < deadline:
         time.sleep(_ASK_EVERY_S)
-        work = _ask(args.address, access)
     if work and args.wait:
         text = f"the worker drains, but has still open after {args.wait:g} s: {work}"
         raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text)
@@ -41,12 +40,31 @@ def drain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(address: str, access: RouterAccess) -> OpenWork:
+def _ask(address: str, access: RouterAccess, deadline: float) -> OpenWork:
+    """Ask until the deadline while the worker is too busy to answer; a busy loop is no reason to kill it."""
+    while True:
+        try:
+            return _ask_once(address, access)
+        except _BusyError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_ASK_EVERY_S)
+
+
+class _BusyError(RequestError):
+    """The worker does not answer in time."""
+
+
+def _ask_once(address: str, access: RouterAccess) -> OpenWork:
     connection = access.open_http(address, _TIMEOUT_S)
     try:
         connection.request("POST", "/drain", headers=dict(access.metadata))
         response = connection.getresponse()
         body = response.read()
+    except TimeoutError:
+        raise _BusyError(
+            ErrorCode.UNAVAILABLE, f"the worker at {address} does not answer within {_TIMEOUT_S:g} s"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         problem = access.port_problem(address, WORKER_HTTP)
         text = problem or f"where no worker answers over HTTP ({error})"
@@ -55,5 +73,7 @@ def _ask(address: str, access: RouterAccess) -> OpenWork:
         connection.close()
     if response.status != http.HTTPStatus.OK:
         reason = f"{response.status} {body.decode(errors='replace').strip()}"
-        raise RequestError(ErrorCode.UNAVAILABLE, f"the worker at {address} does not drain: {reason}")
+        text = f"the worker at {address} does not drain: {reason}"
+        is_busy = response.status == http.HTTPStatus.SERVICE_UNAVAILABLE and STARTING not in reason
+        raise (_BusyError if is_busy else RequestError)(ErrorCode.UNAVAILABLE, text)
     return OpenWork(**json.loads(body))

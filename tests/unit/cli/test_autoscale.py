@@ -22,15 +22,22 @@ ROLES = [
 ]
 
 
+BUSY = b"the service's loop did not answer within 2 s\n"
+
+
 @contextmanager
 def answering(method: str, path: str, *bodies: bytes, status: int = 200) -> Iterator[str]:
-    """Answer calls of one path with these bodies in turn, the last one again and again; gives the address."""
+    """Answer calls of one path with these bodies in turn, the last one again and again; gives the address.
+
+    The worker's own words for a busy loop come with 503.
+    """
     left = list(bodies)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self) -> None:
             body = (left.pop(0) if len(left) > 1 else left[0]) if self.path == path else b"?"
-            self.send_response(status if self.path == path else 404)
+            of_path = 503 if body == BUSY else status
+            self.send_response(of_path if self.path == path else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -72,6 +79,18 @@ def test_a_drain_waits_until_nothing_is_open(capsys: pytest.CaptureFixture[str])
     with answering("POST", "/drain", work(2), work(1), work(0)) as address:
         assert main(["drain", "--address", address, "--wait", "30"]) == 0
         assert capsys.readouterr().out == "the worker is drained\n"
+
+
+def test_a_drain_waits_for_a_worker_that_is_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering("POST", "/drain", work(2), BUSY, BUSY, work(0)) as address:
+        assert main(["drain", "--address", address, "--wait", "30"]) == 0
+    with answering("POST", "/drain", BUSY) as address:
+        assert main(["drain", "--address", address, "--wait", "0.3"]) == 1
+        assert "does not drain: 503 the service's loop did not answer" in capsys.readouterr().err
+    with answering("POST", "/drain", b"still starting\n", status=503) as address:
+        began_s = time.monotonic()
+        assert main(["drain", "--address", address, "--wait", "30"]) == 1
+        assert time.monotonic() - began_s < 15
 
 
 def test_a_drain_that_takes_too_long_fails_and_says_what_is_open(capsys: pytest.CaptureFixture[str]) -> None:
