@@ -12,6 +12,7 @@ import pytest
 
 from baton_core.sessions.router_messages import TokenBatch
 from baton_core.sessions.worker_info import Role
+from baton_router.http import comments
 from baton_router.requests.request_limits import RequestLimits
 from tests.integration.http_router import chunks_of, client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, run, serving
@@ -35,6 +36,26 @@ def test_many_streams_run_side_by_side() -> None:
                 for index in range(body["n"]):
                     assert "".join(c["text"] for c in choices if c["index"] == index) == TEXT
             assert (await client.get("/load")).json() == {"server_load": 0}
+
+    run(scenario())
+
+
+def test_a_stream_that_is_silent_has_comments_between_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comments, "SILENT_S", 0.05)
+    worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
+
+    async def scenario() -> None:
+        async with http_cluster(worker) as client:
+            named = {"x-request-id": "r1"}
+            async with client.stream("POST", COMPLETIONS, json=asked(), headers=named) as answer:
+                pieces = answer.aiter_text()
+                first, *silence = [await anext(pieces) for _ in range(3)]
+                assert silence == [": keepalive\n\n"] * 2
+                worker.go_on("r1")
+                rest = first + "".join([text async for text in pieces])
+            events = [event for event in rest.split("\n\n") if not event.startswith(":")]
+            choices = [choice for chunk in chunks_of("\n\n".join(events)) for choice in chunk["choices"]]
+            assert "".join(choice["text"] for choice in choices) == TEXT
 
     run(scenario())
 

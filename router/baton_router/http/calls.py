@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import READ_WITHIN_S, drop_body
+from baton_router.http.comments import COMMENT, with_comments
 from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.errors import Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER
@@ -176,16 +177,15 @@ class Call(Generic[BodyT]):
         await response(self._scope, self._receive, self._watched_send)
 
     async def stream(self, chunks: AsyncGenerator[msgspec.Struct, None]) -> None:
-        """Reply with server-sent events; a failure before the first chunk still gets its own status."""
-        async with aclosing(chunks):
+        """Reply with server-sent events; a failure before the first chunk or comment has its own status."""
+        async with aclosing(with_comments(chunks, self._comment)) as spoken:
             num_chunks = 0
-            async for chunk in chunks:
+            async for chunk in spoken:
                 num_chunks += 1
                 if num_chunks % _CHUNKS_PER_PIECE == 0:
                     await self.state.share.turn()
                 if not self._has_started:
-                    self._is_stream = True
-                    await self._watched_send(_stream_start(self.resume_token))
+                    await self._start_stream()
                 head = self._dialect.head(chunk)
                 if (whole := json_at_once(chunk)) is not None:  # as almost every chunk of a stream
                     await self._send(_body_message(b"%bdata: %b\n\n" % (head, whole)))
@@ -193,9 +193,17 @@ class Call(Generic[BodyT]):
                 async for part in self._parts(_event(head, json_pieces(chunk))):
                     await self._send(_body_message(part))
         if not self._has_started:
-            self._is_stream = True
-            await self._watched_send(_stream_start(self.resume_token))
+            await self._start_stream()
         await self._watched_send(_body_message(self._dialect.last_event, is_last=True))
+
+    async def _start_stream(self) -> None:
+        self._is_stream = True
+        await self._watched_send(_stream_start(self.resume_token))
+
+    async def _comment(self) -> None:
+        if not self._has_started:
+            await self._start_stream()
+        await self._send(_body_message(COMMENT))
 
     async def fail(self, failure: Failure) -> None:
         """Send an error as far as that is still possible; a JSON body that has begun is cut off."""
