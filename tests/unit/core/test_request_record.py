@@ -8,6 +8,7 @@ from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.request_context import RequestContext
+from baton_router.core.flow.request_log import RequestLog
 from baton_router.core.flow.request_record import MAX_PLACINGS, RequestRecord
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_events import ClientGone, Submit, WorkerLeft
@@ -130,6 +131,32 @@ def test_a_request_that_is_refused_at_once_has_a_record() -> None:
     record = core.log.get("r")
     assert record is not None
     assert (record.code, record.ended_s) == (ErrorCode.OVERLOADED, 1.0)
+
+
+def test_an_open_request_keeps_its_record_however_many_end_after_it() -> None:
+    client = Client("p", "d")
+    client.core.log = RequestLog(max_ended=2)
+    client.submit("open")
+    record = record_of(client, "open")
+    for name in ("e1", "e2", "e3"):
+        client.submit(name)
+        client.feed(ClientGone(request_id=name))
+    log = client.core.log
+    assert record_of(client, "open") is record
+    assert [one.request_id for one in log.recent()] == ["e3", "e2", "open"]
+    client.feed(ClientGone(request_id="open"))
+    assert [one.request_id for one in log.recent()] == ["e3", "open"]
+
+
+def test_a_reused_name_is_not_forgotten_with_its_first_record() -> None:
+    log = RequestLog(max_ended=1)
+    core = RouterCore(RouterConfig(max_num_requests=0))
+    core.log = log
+    for name in ("r", "r", "other"):
+        core.on_event(1.0, Submit(spec=make_request(name), timeout_s=1.0))
+    assert [one.request_id for one in log.recent()] == ["other"]
+    core.on_event(2.0, Submit(spec=make_request("other"), timeout_s=1.0))
+    assert [one.request_id for one in log.recent()] == ["other"]
 
 
 def test_a_second_request_of_the_same_name_does_not_touch_the_record_of_the_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -11,24 +11,31 @@ from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.phases import Phase, PhaseReport
 from baton_router.core.flow.request_record import RequestRecord, WorkerPart
 
-MAX_RECORDS: Final = 4096
-"""Maximum number of records, open and ended together; the oldest are forgotten first."""
+MAX_ENDED: Final = 4096
+"""Maximum number of records of ended requests; those that ended first are forgotten first."""
 
 
 class RequestLog:
     """Records by the client's request id; a reused id has only its last record."""
 
-    def __init__(self, max_records: int = MAX_RECORDS) -> None:
-        self._records: OrderedDict[str, RequestRecord] = OrderedDict()
-        self._max_records = max_records
+    def __init__(self, max_ended: int = MAX_ENDED) -> None:
+        self._records: dict[str, RequestRecord] = {}
+        self._ended: deque[RequestRecord] = deque()
+        self._max_ended = max_ended
 
     def open(self, record: RequestRecord) -> None:
         """Add a record; its attempts continue the count of the last request of its name."""
         if (earlier := self._records.pop(record.request_id, None)) is not None:
             record.num_attempts = earlier.num_attempts
         self._records[record.request_id] = record
-        while len(self._records) > self._max_records:
-            self._records.popitem(last=False)
+
+    def close(self, request_id: str) -> None:
+        """Let a record that has ended be forgotten in its turn; those of open requests are kept."""
+        self._ended.append(self._records[request_id])
+        while len(self._ended) > self._max_ended:
+            oldest = self._ended.popleft()
+            if self._records.get(oldest.request_id) is oldest:
+                del self._records[oldest.request_id]
 
     def get(self, request_id: str) -> RequestRecord | None:
         return self._records.get(request_id)

@@ -230,6 +230,7 @@ class RouterCore:
         self.log.open(record)
         if (refusal := self._examine(now, event)) is not None:
             record.fail(now, 0, ErrorCode.OVERLOADED, refusal.message)
+            self.log.close(spec.request_id)
             return [_refusal(spec.request_id, ErrorCode.OVERLOADED, refusal.message, refusal.retry_after_s)]
         limits = replace(self._config.limits, timeout_s=event.timeout_s)
         gate = self.admission.take(now, spec, event.context)
@@ -325,6 +326,7 @@ class RouterCore:
         self._request_of_attempt.pop(self._attempt_of.pop(request_id, ""), None)
         if flow.state in TERMINAL:
             del self._flows[request_id]
+            self.log.close(request_id)
             self._of_lines.discard(request_id)
             self._deadlines.drop(request_id)
             self.num_migrations += flow.migrations.num_migrations
