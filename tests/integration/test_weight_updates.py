@@ -304,6 +304,8 @@ def test_a_pause_ends_what_runs_or_waits_for_it_or_keeps_it() -> None:
                 gate.open()
                 assert (await pausing).json() == {"status": "paused"}
                 assert (await site.http.get("/is_paused")).json() == {"is_paused": True}
+                health = await site.http.get("/health")
+                assert (health.status_code, health.text) == (503, "an operator has paused generation\n")
                 assert not waiting.done()
                 if mode == "abort":
                     with pytest.raises(grpc.aio.AioRpcError, match="an operator has paused generation"):
@@ -315,6 +317,7 @@ def test_a_pause_ends_what_runs_or_waits_for_it_or_keeps_it() -> None:
                     assert (await running)[0] == expected
                 assert (await waiting)[0] == expected
             assert (await site.http.get("/is_paused")).json() == {"is_paused": False}
+            assert (await site.http.get("/health")).status_code == 200
 
     run(scenario())
 

@@ -113,7 +113,8 @@ class ProcessUpdate:
 class HoldDispatch:
     """An operator has requests wait that have not begun, or has them dispatched again."""
 
-    is_held: bool
+    why: str
+    """The reason; empty: they are dispatched again."""
 
 
 RouterEvent = (

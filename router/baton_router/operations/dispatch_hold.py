@@ -32,14 +32,14 @@ class DispatchHold:
         return reason in self._reasons
 
     def hold(self, reason: str) -> None:
-        """Have requests that have not begun wait, until no reason is left."""
+        """Have requests that have not begun wait, until no reason is left; clients read the reasons."""
         self._reasons.add(reason)
-        self._notify(HoldDispatch(is_held=True))
+        self._notify_core()
 
     def release(self, reason: str) -> None:
         """Dispatch the requests that wait, unless they are held for another reason."""
         self._reasons.discard(reason)
-        self._notify(HoldDispatch(is_held=bool(self._reasons)))
+        self._notify_core()
 
     def note(self) -> None:
         """Look at the requests again; called after each event of the router."""
@@ -61,3 +61,6 @@ class DispatchHold:
         except TimeoutError:
             text = f"{self.num_begun} requests still run after {timeout_s:g} s"
             raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
+
+    def _notify_core(self) -> None:
+        self._notify(HoldDispatch(why=" and ".join(sorted(self._reasons))))

@@ -18,7 +18,7 @@ class FleetStatus:
     """Workers by the role that they were started in."""
 
 
-def fleet_status(fleet: Fleet) -> FleetStatus:
-    """The present one."""
+def fleet_status(fleet: Fleet, *, is_paused: bool) -> FleetStatus:
+    """The present one. No prompt is served while generation is paused."""
     taking = Counter(str(info.role) for info, load in fleet.workers() if load.is_taking)
-    return FleetStatus(is_ready=fleet.is_ready, num_workers=dict(taking))
+    return FleetStatus(is_ready=fleet.is_ready and not is_paused, num_workers=dict(taking))

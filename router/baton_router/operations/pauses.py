@@ -11,7 +11,7 @@ from baton_router.operations.dispatch_hold import DispatchHold
 
 PAUSE_MODES: Final = ("abort", "wait", "keep")
 Control: TypeAlias = Callable[[ControlAction, str, float], Awaitable[dict[str, ControlResult]]]
-_REASON: Final = "pause"
+PAUSED: Final = "an operator has paused generation"
 
 
 class Pauses:
@@ -33,7 +33,7 @@ class Pauses:
 
     @property
     def is_paused(self) -> bool:
-        return self._hold.is_held_for(_REASON)
+        return self._hold.is_held_for(PAUSED)
 
     async def pause(self, mode: str, timeout_s: float, *, clear_cache: bool) -> dict[str, ControlResult]:
         """Have new requests wait until `resume`; returns the workers' results.
@@ -52,7 +52,7 @@ class Pauses:
         if mode not in PAUSE_MODES:
             raise InvalidRequestError("mode", mode, ", ".join(PAUSE_MODES))
         self._num_beginning += 1
-        self._hold.hold(_REASON)
+        self._hold.hold(PAUSED)
         try:
             results = await self._stop(mode, timeout_s, clear_cache=clear_cache)
             if all(result.code is None for result in results.values()):
@@ -60,7 +60,7 @@ class Pauses:
         finally:
             self._num_beginning -= 1
             if not (self._lasts or self._num_beginning):
-                self._hold.release(_REASON)
+                self._hold.release(PAUSED)
         return results
 
     async def resume(self, timeout_s: float) -> dict[str, ControlResult]:
@@ -69,7 +69,7 @@ class Pauses:
             return await self._control(ControlAction.WAKE_UP, '{"tags": ["scheduling"]}', timeout_s)
         finally:
             self._lasts = False
-            self._hold.release(_REASON)
+            self._hold.release(PAUSED)
 
     async def _stop(self, mode: str, timeout_s: float, *, clear_cache: bool) -> dict[str, ControlResult]:
         """Stop or end what runs, while new requests wait."""

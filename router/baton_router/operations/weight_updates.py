@@ -35,7 +35,7 @@ UPDATE_ACTIONS: Final = (
     ControlAction.UPDATE_WEIGHTS,
     ControlAction.FINISH_WEIGHT_UPDATE,
 )
-_REASON: Final = "weight update"
+_REASON: Final = "the weights are being switched"
 _BRING_AGAIN_S: Final = 30.0
 _OUTDATED: Final = "it gets no request until it has the weights that are served"
 _log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from baton_router.core.router_driver import RouterDriver
 from baton_router.core.router_events import (
     ClientGone,
     FromWorker,
+    HoldDispatch,
     PeerLoad,
     PeerSpending,
     PrefixUpdate,
@@ -45,7 +46,7 @@ from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_status import FleetStatus, fleet_status
 from baton_router.operations.line_gate import LineGate
 from baton_router.operations.operations import Operations
-from baton_router.operations.pauses import Pauses
+from baton_router.operations.pauses import PAUSED, Pauses
 from baton_router.operations.pick_holds import PickHolds
 from baton_router.operations.role_shifts import RoleShifts
 from baton_router.operations.transfer_probing import TransferProbing
@@ -109,7 +110,7 @@ class Router:
             router_id, epoch, callbacks, timings, has_locality=self.share.has_prefix_updates
         )
         must_split = config.limits.placement.split is SplitMode.ALWAYS
-        hold = self._hold = DispatchHold(self._take, lambda: self.core.num_begun)
+        hold = self._hold = DispatchHold(self._hold_dispatch, lambda: self.core.num_begun)
         self.operations = Operations(
             self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
         )
@@ -136,7 +137,7 @@ class Router:
     @property
     def is_ready(self) -> bool:
         """True if a prompt can be served now."""
-        return self.fleet.is_ready
+        return self.fleet.is_ready and not self.pauses.is_paused
 
     def serve(self, model: ServedModel) -> None:
         """Let workers of this model alone join from now on."""
@@ -146,6 +147,8 @@ class Router:
     @property
     def why_not_ready(self) -> str:
         """The reason why no prompt can be served; empty while ready."""
+        if self.pauses.is_paused:
+            return PAUSED
         fleet = self.fleet
         is_pooling = fleet.pooling is not None
         return why_not_ready(fleet.workers(), self.absent, fleet.weights, is_pooling=is_pooling)
@@ -213,7 +216,7 @@ class Router:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _abort_all(self, reason: str = "an operator has paused generation; send the request again") -> None:
+    def _abort_all(self, reason: str = f"{PAUSED}; send the request again") -> None:
         for request_id in list(self._effects.streams):
             error = RequestError(ErrorCode.UNAVAILABLE, reason)
             self._take(self._effects.give_up(request_id, error))
@@ -255,7 +258,7 @@ class Router:
         self.operations.on_left(worker_id, reason)
 
     def _note_status(self) -> None:
-        was, status = self._status, fleet_status(self.fleet)
+        was, status = self._status, fleet_status(self.fleet, is_paused=self.pauses.is_paused)
         if self._is_closing or status == was:
             return
         self._status = status
@@ -264,6 +267,10 @@ class Router:
         self._on_status(status)
 
     # --- events and time ---
+
+    def _hold_dispatch(self, event: HoldDispatch) -> None:
+        self._take(event)
+        self._note_status()
 
     def _take(self, event: RouterEvent) -> None:
         self._driver.on_event(event)

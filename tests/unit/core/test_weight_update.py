@@ -226,7 +226,7 @@ def test_blocks_of_other_weights_are_not_found_and_requests_for_them_not_taken(w
 def test_requests_that_have_not_begun_wait_while_dispatch_is_held_and_those_that_have_go_on() -> None:
     client = Client("p", "d")
     client.submit("begun")
-    client.feed(HoldDispatch(is_held=True))
+    client.feed(HoldDispatch(why="the weights are being switched"))
     assert client.core.num_begun == 1
     assert client.submit("new", first=50) == []
     assert [worker_id for worker_id, _ in client.says("p", first_token("begun"))] == ["d"]
@@ -234,8 +234,17 @@ def test_requests_that_have_not_begun_wait_while_dispatch_is_held_and_those_that
     client.says("d", batch(tokens("begun", 0, 6, reason=FinishReason.STOP)))
     assert client.core.num_begun == 0
     assert client.core.next_deadline() == 30.0
-    sent = client.feed(HoldDispatch(is_held=False), now=2.0)
+    sent = client.feed(HoldDispatch(why=""), now=2.0)
     assert [worker_id for worker_id, _ in sent] == ["p", "d"]
+
+
+def test_a_request_that_waits_too_long_while_dispatch_is_held_hears_why() -> None:
+    client = Client("p", "d")
+    client.feed(HoldDispatch(why="an operator has paused generation"))
+    client.submit()
+    client.wait(30.0)
+    assert isinstance(client.terminal, FailRequest)
+    assert client.terminal.message == "waited 30.0 s for a worker: an operator has paused generation"
 
 
 def test_a_request_names_the_weights_that_are_served_and_takes_others_until_it_has_tokens() -> None:

@@ -24,7 +24,7 @@ class Site:
         self.failures: dict[ControlAction, Failure] = {}
         self.num_begun = 0
         self.is_held = False
-        hold = DispatchHold(lambda event: setattr(self, "is_held", event.is_held), lambda: self.num_begun)
+        hold = DispatchHold(lambda event: setattr(self, "is_held", bool(event.why)), lambda: self.num_begun)
         self.pauses = Pauses(self._control, hold, lambda: None)
 
     async def pause(self, mode: str, timeout_s: float = 1.0) -> None:

@@ -81,7 +81,7 @@ class RequestFlow:
         self.migrations = Migrations(limits.migrations)
         self._assignment = Assignment(spec, limits.placement, fleet, record.context)
         record.decisions = self._assignment.decisions
-        self._why_waiting = ""
+        self._why_waiting = "others wait before it"
         self._stream = TokenStream(now, spec)
         self._first: FirstToken | None = None
         self._transferred: Transferred | None = None
@@ -183,12 +183,12 @@ class RequestFlow:
         why = f"worker {worker_id} was lost: {reason}"
         return self._migrate(now, worker_id, ErrorCode.WORKER_LOST, why, is_suspect=is_suspect)
 
-    def on_deadline(self, now: float) -> list[RouterEffect]:
+    def on_deadline(self, now: float, why_held: str = "") -> list[RouterEffect]:
         """End or migrate a request that has waited too long; the message names the cause."""
         waited_s = now - self._entered_s[self._state]
         match self._state:
             case FlowState.WAITING:
-                return self.refuse(now, self._gate.time_out(now, self._why_waiting))
+                return self.refuse(now, self._gate.time_out(now, why_held or self._why_waiting))
             case FlowState.AWAITING_DECODE if now < self._accepted_s + self._limits.timeout_s:
                 return self._place_elsewhere(now, FlowInput.MIGRATE)
             case FlowState.MIGRATING:

@@ -85,12 +85,17 @@ class RouterCore:
         self._of_lines: set[str] = set()
         """Requests of lines of batches."""
         self._without_worker: dict[str, None] = {}
-        self.is_held = False
-        """True while no request that waits is dispatched; those that have begun go on."""
+        self.why_held = ""
+        """The reason why no request that waits is dispatched; empty while they are. Begun ones go on."""
         self._next_dispatch_s = -math.inf
         """Earliest next dispatch from the queue, unless an event certainly makes room."""
         self._may_have_room = False
         """True if workers may have room that the queue was not dispatched to yet."""
+
+    @property
+    def is_held(self) -> bool:
+        """True while no request that waits is dispatched."""
+        return bool(self.why_held)
 
     @property
     def num_requests(self) -> int:
@@ -156,8 +161,8 @@ class RouterCore:
             case ProcessUpdate(process=process):
                 self.fleet.processes.update(now, process)
                 return []
-            case HoldDispatch(is_held=is_held):
-                self.is_held = is_held
+            case HoldDispatch(why=why):
+                self.why_held = why
                 return self._place_waiting(now, is_forced=True)
         assert_never(event)
 
@@ -171,7 +176,8 @@ class RouterCore:
         """Fail requests whose time is over, dispatch from the queue, and evaluate the roles."""
         self.fleet.sweep()
         due = [self._flows[request_id] for request_id in self._deadlines.due(now)]
-        effects = [effect for flow in due for effect in self._track(now, flow, flow.on_deadline(now))]
+        ends = ((flow, flow.on_deadline(now, self.why_held)) for flow in due)
+        effects = [effect for flow, end in ends for effect in self._track(now, flow, end)]
         if self._may_have_room:
             effects += self._place_waiting(now)
         if self.roles.is_due(now):
