@@ -175,7 +175,7 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: () if redis.is_given else self._router.fleet.reservations(),
             take_spending=lambda: self._router.core.admission.take_unshared(),
-            metrics=lambda: self._metrics.exposition().text(),
+            metrics=lambda: self._metrics.exposition(is_ready=self._service.is_ready).text(),
         )
 
     @property

@@ -60,6 +60,9 @@ PREFILL_TIME: Final = _vllm("request_prefill_time_seconds", _H, "From the first 
 DECODE_TIME: Final = _vllm("request_decode_time_seconds", _H, "From the first token to the last")
 REQUEST_PROMPT_TOKENS: Final = _vllm("request_prompt_tokens", _H, "Prompt tokens of a request")
 REQUEST_GENERATION_TOKENS: Final = _vllm("request_generation_tokens", _H, "Tokens generated for a request")
+MAX_GENERATION_TOKENS: Final = _vllm(
+    "request_max_num_generation_tokens", _H, "Tokens of the longest sequence of a request"
+)
 PARAMS_N: Final = _vllm("request_params_n", _H, "Sequences that a request asks for")
 PARAMS_MAX_TOKENS: Final = _vllm("request_params_max_tokens", _H, "Most tokens that a request asks for")
 
@@ -113,7 +116,7 @@ REQUEST_FAMILIES: Final = (
     *(PROMPT_TOKENS, PROMPT_TOKENS_CACHED, GENERATION_TOKENS, REQUEST_SUCCESS, TIME_TO_FIRST_TOKEN),
     INTER_TOKEN_LATENCY,
     *(TIME_PER_OUTPUT_TOKEN, E2E_LATENCY, QUEUE_TIME, INFERENCE_TIME, PREFILL_TIME, DECODE_TIME),
-    *(REQUEST_PROMPT_TOKENS, REQUEST_GENERATION_TOKENS, PARAMS_N, PARAMS_MAX_TOKENS),
+    *(REQUEST_PROMPT_TOKENS, REQUEST_GENERATION_TOKENS, MAX_GENERATION_TOKENS, PARAMS_N, PARAMS_MAX_TOKENS),
 )
 REPORTED_FAMILIES: Final = (NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG)
 ENGINE_FAMILIES: Final = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,18 +56,18 @@ def test_metrics_count_what_was_served() -> None:
             for _ in range(2):
                 await client.post(COMPLETIONS, json={"prompt": PROMPT, "max_tokens": 3})
             text = (await client.get("/metrics")).text
-            samples = {
-                sample.name: sample.value
-                for family in text_string_to_metric_families(text)
-                for sample in family.samples
-                if sample.labels.get("model_name") == "tiny" and "le" not in sample.labels
-            }
+            samples: defaultdict[str, float] = defaultdict(float)
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    if sample.labels.get("model_name") == "tiny" and "le" not in sample.labels:
+                        samples[sample.name] += sample.value
             num_prompt_tokens = 2 * len(TOKENIZER.encode(PROMPT))
             assert samples["vllm:prompt_tokens_total"] == num_prompt_tokens
             assert samples["vllm:generation_tokens_total"] == 6
             assert samples["vllm:request_success_total"] == 2
             assert samples["vllm:e2e_request_latency_seconds_count"] == 2
             assert samples["vllm:time_to_first_token_seconds_count"] == 2
+            assert {"vllm:num_requests_running", "vllm:kv_cache_usage_perc"} <= {*samples}
             assert samples["vllm:num_requests_running"] == samples["vllm:num_requests_waiting"] == 0
             assert samples["vllm:kv_cache_usage_perc"] == 0
 

@@ -123,5 +123,5 @@ async def metrics(call: Call[None]) -> None:
     if (metric_pages := call.state.metric_pages) is not None:
         page: str | bytes = merge_pages(await metric_pages())
     else:
-        page = call.state.metrics.exposition().text()
+        page = call.state.metrics.exposition(is_ready=call.state.service.is_ready).text()
     await call.respond(Response(page, media_type=CONTENT_TYPE))

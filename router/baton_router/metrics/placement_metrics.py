@@ -48,7 +48,9 @@ class PlacementMetrics:
         for decision in record.decisions:
             self.counts[decision.policy, kind_of(decision)] += 1
         waits = [phase for phase in record.phases if phase.name is PhaseName.ADMIT]
-        self._waits.add(sum(phase.end_s - phase.start_s for phase in waits))
+        waited_s = sum(phase.end_s - phase.start_s for phase in waits)
+        if record.num_placings or waited_s > 0:  # one that was refused as it came has not waited
+            self._waits.add(waited_s)
         if record.decisions and record.first_token_s is not None:
             self._note_error(record.decisions[-1], record.first_token_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +24,7 @@ from baton_service.work_done import WorkDone
 
 NO_SLO: Final = Slo()
 NO_ENGINE: Final = ""
-"""Engine label of requests that no worker decoded."""
+"""Engine label of requests that were never placed at a worker."""
 _DISTRIBUTIONS: Final = {
     vllm.TIME_TO_FIRST_TOKEN: vllm.FIRST_TOKEN_BOUNDS,
     vllm.INTER_TOKEN_LATENCY: vllm.TOKEN_GAP_BOUNDS,
@@ -35,6 +36,7 @@ _DISTRIBUTIONS: Final = {
     vllm.DECODE_TIME: vllm.LATENCY_BOUNDS,
     vllm.REQUEST_PROMPT_TOKENS: vllm.TOKENS_BOUNDS,
     vllm.REQUEST_GENERATION_TOKENS: vllm.TOKENS_BOUNDS,
+    vllm.MAX_GENERATION_TOKENS: vllm.TOKENS_BOUNDS,
     vllm.PARAMS_N: vllm.SEQUENCES_BOUNDS,
     vllm.PARAMS_MAX_TOKENS: vllm.TOKENS_BOUNDS,
 }
@@ -135,7 +137,9 @@ class RequestMetrics:
             if not _is_refusal(stream, end):
                 is_aborted = end.code is ErrorCode.CANCELLED
                 reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
-                self._engine(NO_ENGINE).ends[reason] += 1
+                ends = self._engine(_last_engine(record)).ends
+                ends.update(stream.finish_reasons)
+                ends[reason] += stream.spec.params.n - len(stream.finish_reasons)
             self.num_failed_requests += 1
             self._latencies.on_failed(now)
         else:
@@ -162,16 +166,18 @@ class RequestMetrics:
             num_generated_tokens=sum(engine.num_generated for engine in engines),
         )
 
-    def report(self, page: Exposition, model_name: str) -> None:
-        """Add all samples to a scrape."""
+    def report(self, page: Exposition, model_name: str, worker_ids: Iterable[str] = ()) -> None:
+        """Add all samples to a scrape; those of `worker_ids` begin at 0, before their first request."""
         self._count_gaps()
+        for worker_id in worker_ids:
+            self._engine(worker_id)
         for worker_id, engine in self._engines.items():
             labels = (model_name, worker_id)
             page.add(vllm.PROMPT_TOKENS, engine.num_prompt_tokens, *labels)
             page.add(vllm.PROMPT_TOKENS_CACHED, engine.num_cached_tokens, *labels)
             page.add(vllm.GENERATION_TOKENS, engine.num_generated, *labels)
-            for reason, count in sorted(engine.ends.items()):
-                page.add(vllm.REQUEST_SUCCESS, count, *labels, reason)
+            for reason in FinishReason:
+                page.add(vllm.REQUEST_SUCCESS, engine.ends[reason], *labels, reason)
             for family, distribution in engine.distributions.items():
                 page.add(family, distribution, *labels)
 
@@ -184,6 +190,12 @@ class RequestMetrics:
 def _is_refusal(stream: ClientStream, end: FailRequest) -> bool:
     """Say whether the request was refused at admission: `baton_admissions` counts it, by its reason."""
     return end.code is ErrorCode.OVERLOADED and not stream.num_sent_tokens
+
+
+def _last_engine(record: RequestRecord | None) -> str:
+    """Return the worker that last had to decode a request."""
+    chosen = [decision.chosen for decision in record.decisions if decision.chosen] if record else []
+    return chosen[-1].decode if chosen else NO_ENGINE
 
 
 def _latencies_of(record: RequestRecord | None, end: FinishRequest) -> dict[Latency, float]:
@@ -211,6 +223,7 @@ def _count_finished(engine: _Engine, stream: ClientStream, end: FinishRequest) -
         engine.add(vllm.TIME_PER_OUTPUT_TOKEN, timings.per_token_s)
     engine.add(vllm.REQUEST_PROMPT_TOKENS, end.num_prompt_tokens)
     engine.add(vllm.REQUEST_GENERATION_TOKENS, stream.num_sent_tokens)
+    engine.add(vllm.MAX_GENERATION_TOKENS, max(stream.text.sequence_tokens))
     engine.add(vllm.PARAMS_N, params.n)
     if params.max_tokens is not None:
         engine.add(vllm.PARAMS_MAX_TOKENS, params.max_tokens)

@@ -94,14 +94,15 @@ class RouterMetrics:
         self._model_name = model_name
         self._core = core
 
-    def exposition(self) -> Exposition:
-        """Return all samples as they are now."""
+    def exposition(self, *, is_ready: bool) -> Exposition:
+        """Return all samples as they are now. `is_ready` says whether the router can serve a prompt."""
         page = Exposition(FAMILIES)
-        self.requests.report(page, self._model_name)
+        workers = [info.worker_id for info, _ in self._core.fleet.workers()]
+        self.requests.report(page, self._model_name, workers)
         self.requests.placements.report(page)
         _report_decisions(page, self._core)
         fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, time.monotonic())
-        slo, is_ready = self.requests.latencies.slo, self._core.fleet.is_ready
+        slo = self.requests.latencies.slo
         scaling_metrics.report_scaling(page, self._core.scaling, slo, is_ready=is_ready)
         shared_state_metrics.report_shared_state(page, "router", self._shared)
         self.http.report(page)

@@ -26,6 +26,8 @@ class RequestText:
         """Tokens that came together with a stop string, after it."""
         self.finish_reasons: list[str] = []
         """Finish reasons of the ended sequences, in the order of their ends."""
+        self.sequence_tokens = [0] * spec.params.n
+        """Tokens of each sequence that events show."""
         self._eos_token_id = None if spec.params.ignore_eos else tokenizer.eos_token_id
         n = spec.params.n
         prompt = known_tokens(spec.prompt_token_ids, spec.prompt_embeds)
@@ -48,6 +50,7 @@ class RequestText:
             self._alive.discard(output.index)
             self.finish_reasons.append(delta.finish_reason)
         self.num_tokens += len(delta.token_ids)
+        self.sequence_tokens[output.index] += len(delta.token_ids)
         if text.stop_text is not None:
             self.num_cut_tokens += len(output.token_ids) - len(delta.token_ids)
         return delta, text.stop_text is not None and reason is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from baton_core.errors import ErrorCode
 from baton_core.requests.request_context import RequestContext
 from baton_router.core.flow.request_record import RequestRecord, open_record
 from baton_router.core.placement.placement_record import Candidate, Cost, Decision
@@ -70,6 +71,9 @@ def test_waits_at_the_router_are_summed_for_each_request() -> None:
     waiting_twice.wait(2.0)
     waiting_twice.place(2.5)
     metrics.on_ended(waiting_twice)
+    refused = open_record(1.0, make_request(), RequestContext())
+    refused.fail(1.0, 0, ErrorCode.OVERLOADED, "the queue is full")
+    metrics.on_ended(refused)
     told = samples(metrics)
     assert told["baton_queue_wait_seconds_count", ""] == 1
     assert told["baton_queue_wait_seconds_sum", ""] == pytest.approx(0.75)

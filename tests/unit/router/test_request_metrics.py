@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import SequenceOutput
 from baton_router.core.flow.request_record import RequestRecord, open_record
-from baton_router.core.router_events import FailRequest, FinishRequest
+from baton_router.core.placement.placement_record import Candidate, Cost, Decision
+from baton_router.core.router_events import FailRequest, FinishRequest, RequestTimings
 from baton_router.metrics.latency_window import Latency
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.streams.client_stream import ClientStream
@@ -50,29 +52,76 @@ def stream(tmp_path: Path) -> ClientStream:
     return stream
 
 
+@pytest.fixture
+def unfinished(tmp_path: Path) -> ClientStream:
+    """Two sequences, of which one has ended."""
+    stream = ClientStream(make_request(n=2), make_tokenizer(tmp_path), max_waiting_events=8)
+    stream.push(SequenceOutput(request_id="r", index=1, token_ids=(1, 2), finish_reason=FinishReason.LENGTH))
+    stream.push(SequenceOutput(request_id="r", index=0, token_ids=(1,)))
+    return stream
+
+
+def samples_of(requests: RequestMetrics) -> dict[tuple[str, str, str], float]:
+    """By name, engine and reason of end, those that are not 0."""
+    page = Exposition(vllm.REQUEST_FAMILIES)
+    requests.report(page, "m")
+    return {
+        (sample.name, sample.labels["engine"], sample.labels.get("finished_reason", "")): sample.value
+        for family in text_string_to_metric_families(page.text().decode())
+        for sample in family.samples
+        if sample.value and sample.name.startswith("vllm:")
+    }
+
+
+def test_each_sequence_of_a_failed_request_ends_at_the_worker_that_had_it(unfinished: ClientStream) -> None:
+    record = make_record(has_first_token=True, has_ended=True)
+    chosen = Candidate(prefill="p", decode="d", cost=Cost())
+    record.decisions = [
+        Decision(policy="cost", at_s=1.0, chosen=chosen, reason="the only ones"),
+        Decision(policy="cost", at_s=2.0, chosen=None, reason="none is left"),
+    ]
+    requests = RequestMetrics()
+    requests.on_ended(NOW, unfinished, FAILED, record)
+    requests.on_ended(NOW, unfinished, replace(FAILED, code=ErrorCode.CANCELLED), None)
+    name = "vllm:request_success_total"
+    assert {key: value for key, value in samples_of(requests).items() if key[0] == name} == {
+        (name, "d", "length"): 1,
+        (name, "d", "error"): 1,
+        (name, "", "length"): 1,
+        (name, "", "abort"): 1,
+    }
+
+
+def test_tokens_of_the_longest_sequence_are_told(unfinished: ClientStream) -> None:
+    requests = RequestMetrics()
+    requests.on_ended(NOW, unfinished, replace(FINISHED, timings=RequestTimings(decode_worker="d")), None)
+    told = samples_of(requests)
+    assert told["vllm:request_generation_tokens_sum", "d", ""] == 3
+    assert told["vllm:request_max_num_generation_tokens_sum", "d", ""] == 2
+
+
 @pytest.mark.parametrize("record", RECORDS)
 def test_each_request_is_counted_once_in_the_window_and_in_all(
-    record: RequestRecord | None, stream: ClientStream
+    record: RequestRecord | None, stream: ClientStream, tmp_path: Path
 ) -> None:
     requests = RequestMetrics()
-    requests.on_ended(NOW, stream, FAILED, record)
+    without_tokens = ClientStream(make_request(), make_tokenizer(tmp_path))
+    requests.on_ended(NOW, without_tokens, FAILED, record)
     requests.on_ended(NOW, stream, FINISHED, record)
     window, ended = requests.latencies.summary(NOW), requests.ended()
     assert (window.num_failed, ended.num_failed) == (1, 1)
     assert (window.num_finished, requests.num_finished_requests, ended.num_finished) == (1, 1, 1)
 
 
-def test_a_refusal_is_no_sequence_that_ended_in_an_error(tmp_path: Path, stream: ClientStream) -> None:
-    requests, page = RequestMetrics(), Exposition(vllm.REQUEST_FAMILIES)
+def test_a_refusal_is_no_sequence_that_ended_in_an_error(tmp_path: Path, unfinished: ClientStream) -> None:
+    requests = RequestMetrics()
     refused = ClientStream(make_request(), make_tokenizer(tmp_path), max_waiting_events=8)
     overloaded = replace(FAILED, code=ErrorCode.OVERLOADED)
     requests.on_ended(NOW, refused, overloaded, None)
     assert requests.ended().num_failed == 1
-    requests.report(page, "m")
-    assert b"finished_reason" not in page.text()
-    requests.on_ended(NOW, stream, overloaded, None)  # after its first token
-    requests.report(page, "m")
-    assert b'finished_reason="error"' in page.text()
+    assert not samples_of(requests)
+    requests.on_ended(NOW, unfinished, overloaded, None)  # after its first token
+    assert samples_of(requests)["vllm:request_success_total", "", "error"] == 1
 
 
 def test_latencies_are_those_of_requests_whose_times_are_known(stream: ClientStream) -> None:

@@ -41,6 +41,7 @@ HISTOGRAMS: Final = {
     *("request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
     *("request_prompt_tokens", "request_generation_tokens", "request_params_n"),
+    "request_max_num_generation_tokens",
     *("request_params_max_tokens", "nixl_xfer_time_seconds", "nixl_bytes_transferred"),
     "nixl_num_descriptors",
 }
@@ -83,14 +84,14 @@ def router_metrics(**info: object) -> RouterMetrics:
 
 
 def test_router_and_worker_together_tell_every_name_that_dashboards_know() -> None:
-    told = types_of(router_metrics().exposition()) | types_of(worker_metrics().exposition())
+    told = types_of(router_metrics().exposition(is_ready=True)) | types_of(worker_metrics().exposition())
     assert {name: kind for name, kind in told.items() if name.startswith("vllm:")} == TYPES
     assert all(name.startswith(("vllm:", "baton_", "http_", "process_")) for name in told)
 
 
 def test_the_documentation_lists_every_name() -> None:
     listed = (Path(__file__).parents[3] / "docs" / "observability.md").read_text(encoding="utf-8")
-    told = types_of(router_metrics().exposition()) | types_of(worker_metrics().exposition())
+    told = types_of(router_metrics().exposition(is_ready=True)) | types_of(worker_metrics().exposition())
     for name, kind in told.items():
         shown = f"{name}_total" if kind == "counter" else name
         assert f"| `{shown}` | {kind} |" in listed
@@ -98,10 +99,12 @@ def test_the_documentation_lists_every_name() -> None:
 
 def test_each_series_is_told_by_one_service() -> None:
     of_worker = {name for name, _ in samples_of(worker_metrics().exposition())}
-    of_router = {name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition())}
+    of_router = {
+        name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition(is_ready=True))
+    }
     shared = {name for name in of_worker & of_router if not name.startswith(OF_A_PROCESS)}
     assert not shared, "each process tells of itself alone, and of nothing else that another tells"
-    instead = {name for name, _ in samples_of(router_metrics().exposition())} - of_router
+    instead = {name for name, _ in samples_of(router_metrics().exposition(is_ready=True))} - of_router
     assert instead == {
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
@@ -113,7 +116,7 @@ def test_each_series_is_told_by_one_service() -> None:
 
 
 def test_each_process_tells_its_memory_time_and_files() -> None:
-    for page in (worker_metrics().exposition(), router_metrics().exposition()):
+    for page in (worker_metrics().exposition(), router_metrics().exposition(is_ready=True)):
         told = samples_of(page)
         assert told["process_resident_memory_bytes", ()] > 2**20
         assert told["process_cpu_seconds_total", ()] > 0
@@ -122,7 +125,7 @@ def test_each_process_tells_its_memory_time_and_files() -> None:
 
 
 def test_series_name_model_and_engine() -> None:
-    for page in (worker_metrics().exposition(), router_metrics().exposition()):
+    for page in (worker_metrics().exposition(), router_metrics().exposition(is_ready=True)):
         engines = [
             sample.labels
             for family in text_string_to_metric_families(page.text().decode())
@@ -188,10 +191,18 @@ def test_a_router_tells_for_a_worker_what_waits_there_by_reason() -> None:
     core = RouterCore(RouterConfig())
     core.on_event(0.0, WorkerJoined(info=make_worker_info("w1")))
     core.on_event(0.0, WorkerReported(worker_id="w1", load=WorkerLoad(num_waiting=3, num_deferred=2)))
-    told = samples_of(RouterMetrics("tiny", core, RequestMetrics()).exposition())
+    told = samples_of(RouterMetrics("tiny", core, RequestMetrics()).exposition(is_ready=True))
     assert told["vllm:num_requests_waiting", ()] == 5
     assert told["vllm:num_requests_waiting_by_reason", ("capacity",)] == 3
     assert told["vllm:num_requests_waiting_by_reason", ("deferred",)] == 2
+
+
+def test_a_router_has_series_of_a_worker_before_its_first_request() -> None:
+    told = samples_of(router_metrics().exposition(is_ready=False))
+    reasons = ("stop", "length", "abort", "error", "repetition")
+    assert [told["vllm:request_success_total", (reason,)] for reason in reasons] == [0] * 5
+    assert told["vllm:e2e_request_latency_seconds_count", ()] == 0
+    assert told["baton_ready", ()] == 0
 
 
 def test_transfers_and_sources_are_counted_from_reports() -> None:
