@@ -105,6 +105,19 @@ def test_the_latest_requests_are_listed_the_last_one_first() -> None:
     run(scenario())
 
 
+def test_a_call_of_several_prompts_has_an_id_for_each() -> None:
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER] * 2)) as client:
+            answered = await complete(client, "both", prompt=[PROMPT, PROMPT])
+            status, _, message = error_of(await client.get(f"/debug/requests/{answered.json()['id']}"))
+            assert status == 404
+            assert message.endswith("allowed: both-0, both-1 and so on, one for each prompt of that call")
+            for name in ("both-0", "cmpl-both-1", "embd-both-1", "rerank-both-0"):
+                assert (await client.get(f"/debug/requests/{name}")).status_code == 200
+
+    run(scenario())
+
+
 def test_a_request_that_waits_and_one_that_failed_are_told_as_such() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)

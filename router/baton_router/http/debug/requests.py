@@ -22,7 +22,10 @@ from baton_router.http.operator_routes import Query, read_query
 from baton_router.metrics.outliers import outliers_of
 
 MAX_LISTED: Final = 256
-_ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+_ID_PREFIXES: Final = (
+    *("chatcmpl-", "cmpl-", "msg_", "resp_"),
+    *("embd-", "pool-", "classify-", "score-", "rerank-"),
+)
 """Prefixes that ids in replies put before the request's name."""
 
 
@@ -48,18 +51,24 @@ async def list_requests(call: Call[None]) -> None:
 async def show_request(call: Call[None]) -> None:
     """Raises HttpError: 404, it is not known, or not this key's."""
     name = call.request.path_params["request_id"]
-    record = _find(call, name)
+    log, may_see = call.state.service.router.core.log, _rule(call)
+
+    def find(name: str) -> RequestRecord | None:
+        record = log.get(name)
+        return record if record is not None and may_see(record) else None
+
+    names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
+    record = next(filter(None, map(find, names)), None)
     if record is None:
-        text = f"request_id is {name!r}; allowed: the id of one of this key's latest requests at this router"
+        first = next((each for each in names if find(f"{each}-0")), None)
+        allowed = (
+            "the id of one of this key's latest requests at this router"
+            if first is None
+            else f"{first}-0, {first}-1 and so on, one for each prompt of that call"
+        )
+        text = f"request_id is {name!r}; allowed: {allowed}"
         raise HttpError(404, "request_not_found", text, param="request_id")
     await call.reply(_details(asyncio.get_running_loop().time(), record))
-
-
-def _find(call: Call[None], name: str) -> RequestRecord | None:
-    log, may_see = call.state.service.router.core.log, _rule(call)
-    names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
-    records = (log.get(each) for each in names)
-    return next((record for record in records if record is not None and may_see(record)), None)
 
 
 def _rule(call: Call[None]) -> Callable[[RequestRecord], bool]:
