@@ -48,11 +48,14 @@ _BAR, _TRACK, _MOMENT = "█", "·", "│"
 
 
 def render(details: RequestDetails, columns: int) -> str:
-    """The whole, in lines of at most `columns` characters where bars can shrink to that."""
+    """The whole, in lines of at most `columns` characters where bars can shrink to that.
+
+    Characters that a terminal would obey, such as those of a client's session, are escaped.
+    """
     parts = [_heading(details), _waterfall(details, columns)]
     parts += [_decision(decision) for decision in details.decisions]
     parts.append(_sources(details.hops))
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+    return "\n\n".join("\n".join(map(_printable, lines)) for lines in parts if lines) + "\n"
 
 
 def seconds(value: float) -> str:
@@ -60,6 +63,10 @@ def seconds(value: float) -> str:
     if abs(value) < 1.0:
         return f"{1e3 * value:.1f} ms"
     return f"{value:.2f} s"
+
+
+def _printable(line: str) -> str:
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
 
 
 def _heading(details: RequestDetails) -> list[str]:

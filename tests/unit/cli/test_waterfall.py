@@ -123,3 +123,9 @@ def test_a_failure_is_told_in_the_routers_words() -> None:
     lines = render(failed, 80).splitlines()
     assert lines[0] == "req-1: failed, 1.00 s in all, no token"
     assert lines[2:] == [f"{ErrorCode.WORKER_LOST}: worker d0 was lost", "session s1"]
+
+
+def test_what_a_client_named_cannot_move_the_cursor() -> None:
+    printed = render(details(session_id="a\x1b[2J\nb\x9bc", message="é"), 80)
+    assert "session a\\x1b[2J\\nb\\x9bc\n" in printed
+    assert all(one.isprintable() for one in printed.replace("\n", ""))
