@@ -126,7 +126,12 @@ def table(workers: Sequence[pb.ModelInfo.Worker]) -> str:
 
 
 def _row(worker: pb.ModelInfo.Worker) -> tuple[str, ...]:
-    states = {"asleep": worker.is_asleep, "draining": worker.is_draining, "paused": worker.is_paused}
+    states = {
+        "faulty": bool(worker.fault),
+        "asleep": worker.is_asleep,
+        "draining": worker.is_draining,
+        "paused": worker.is_paused,
+    }
     state = next((state for state, is_so in states.items() if is_so), "serving")
     return (
         worker.worker_id,

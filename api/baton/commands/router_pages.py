@@ -11,6 +11,7 @@ import msgspec
 from baton.commands.security_arguments import router_access
 from baton_core.errors import ErrorCode, RequestError
 from baton_service.port_probe import ROUTER_HTTP
+from baton_service.process import API_KEY_VARIABLE
 
 _TIMEOUT_S: Final = 10.0
 
@@ -33,6 +34,10 @@ def fetch_page(args: argparse.Namespace, path: str) -> bytes:
         raise RequestError(ErrorCode.UNAVAILABLE, f"address is {address!r}, {text}") from None
     finally:
         connection.close()
+    if response.status == http.HTTPStatus.UNAUTHORIZED:
+        how = f"--api-key or {API_KEY_VARIABLE}"
+        text = f"the router at {address} wants a key, by {how}: {_message(response.status, body)}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)
     if response.status != http.HTTPStatus.OK:
         raise RequestError(ErrorCode.NOT_FOUND, _message(response.status, body))
     return body

@@ -361,7 +361,7 @@ class GetModelInfoRequest(_message.Message):
 class ModelInfo(_message.Message):
     __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template", "pooling")
     class Worker(_message.Message):
-        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused")
+        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused", "fault")
         WORKER_ID_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -376,6 +376,7 @@ class ModelInfo(_message.Message):
         DECODE_STEP_S_FIELD_NUMBER: _ClassVar[int]
         PULL_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
         IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+        FAULT_FIELD_NUMBER: _ClassVar[int]
         worker_id: str
         role: str
         num_blocks: int
@@ -390,7 +391,8 @@ class ModelInfo(_message.Message):
         decode_step_s: float
         pull_bytes_per_s: float
         is_paused: bool
-        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., is_paused: bool = ...) -> None: ...
+        fault: str
+        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., is_paused: bool = ..., fault: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]

@@ -139,9 +139,9 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             max_model_len=service.max_model_len,
             vocab_size=service.model.vocab_size,
             has_chat_template=service.tokenizer.chat_template is not None,
-            is_ready=service.router.is_ready,
+            is_ready=service.is_ready,
             pooling=encode_pooling_model(service.router.fleet.pooling),
-            workers=[_describe(info, load) for info, load in service.router.fleet.workers()],
+            workers=[describe_worker(info, load) for info, load in service.router.fleet.workers()],
         )
 
 
@@ -160,7 +160,8 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
         yield message
 
 
-def _describe(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
+def describe_worker(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
+    """Return what clients learn of a worker."""
     return pb.ModelInfo.Worker(
         worker_id=info.worker_id,
         role=load.role or info.role,
@@ -171,6 +172,7 @@ def _describe(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
         is_draining=load.is_draining,
         is_asleep=load.is_asleep,
         is_paused=load.is_paused,
+        fault=load.fault,
         is_role_fixed=load.is_role_fixed,
         num_queued_tokens=load.num_queued_tokens,
         prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
