@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from baton_core.errors import ErrorCode
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.router_messages import Generate
@@ -213,6 +214,24 @@ def test_keys_take_turns_when_workers_are_full_and_the_line_has_an_end() -> None
             responses = await asyncio.gather(*calls.values())
             assert {response.status_code for response in responses} == {200}
             assert names(busy)[2:] == ["a3", "b1", "a4", "a5"]
+
+    run(scenario())
+
+
+def test_prompts_of_a_call_of_which_one_is_refused_end_with_that_refusal() -> None:
+    async def scenario() -> None:
+        busy = worker(WorkerRates(), num_steps=1, max_num_seqs=1)
+        admission = AdmissionSettings(max_queued_requests=1)
+        async with clients(busy, admission=admission, http=KEYED) as client:
+            response = await client.complete("key-a", {"x-request-id": "r"}, prompt=["a"] * 4, max_tokens=2)
+            status, _, message = error_of(response)
+            assert (status, message) == (429, "1 requests wait for a worker, the maximum")
+            log = client.server._router.core.log
+            await until(lambda: client.server._router.core.num_requests == 0)
+            records = [log.get(f"r-{number}") for number in range(4)]
+            assert [record and record.code for record in records] == [ErrorCode.OVERLOADED] * 4
+            messages = {record.message for record in records if record is not None}
+            assert messages == {message, f"its call ended: {message}"}
 
     run(scenario())
 

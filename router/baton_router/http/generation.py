@@ -61,13 +61,13 @@ async def generating(
         if (picking := call.picking) is not None:
             picking.place(service, prepared)
         stack.enter_context(service.reserve_memory(prepared))
-        streams = []
+        streams: list[ClientStream] = []
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()
-            streams.append(await stack.enter_async_context(service.run(one)))
+            streams.append(await stack.enter_async_context(service.run(one.below(call.traceparent))))
+            call.traceparent = streams[0].spec.traceparent
             stack.push_async_callback(service.share.turn)
         del prepared
-        call.traceparent = streams[0].spec.traceparent
         call.resume_token = streams[0].resume_token if len(streams) == 1 else ""
         source = _follow(call, streams[0]) if len(streams) == 1 else _merge(streams)
         async with aclosing(source) as events:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from baton_core.requests.request_context import NamedWorkers
-from baton_router.process.generation_service import GenerationService, PreparedRequest
+from baton_router.process.generation_service import GenerationService
+from baton_router.process.prepared_request import PreparedRequest
 
 PICKING: Final = "baton.picking"
 """Key of the scope of a call that is only placed, for its `Picking`."""

@@ -10,23 +10,24 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.operations.operations import read_results
 from baton_router.process.logged_requests import LoggedRequests
+from baton_router.process.prepared_request import PreparedRequest
 from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
-from baton_router.requests.resumption import AcceptedRequest, RequestReader
+from baton_router.requests.resumption import RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory
@@ -48,20 +49,6 @@ MAX_CALLS: Final = 8192
 """Calls open at a time, including those whose request is over and whose client does not read."""
 _GRACE_S: Final = 1.0
 """After a call's deadline, within which the core's own, more precise error comes first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRequest:
-    """A request that is checked and tokenized but not submitted."""
-
-    accepted: AcceptedRequest
-    context: RequestContext
-    is_chat: bool
-    is_streamed: bool
-    timeout_s: float
-    """Timeout from `began_s` on, on the loop's clock."""
-    began_s: float
-    tokenized_s: float
 
 
 class GenerationService:
@@ -183,6 +170,7 @@ class GenerationService:
             return PreparedRequest(
                 accepted=accepted,
                 context=request.context,
+                model=request.model,
                 is_chat=isinstance(request.prompt, Conversation),
                 is_streamed=request.is_streamed,
                 timeout_s=timeout_s,
@@ -220,7 +208,7 @@ class GenerationService:
 
     @asynccontextmanager
     async def run(self, prepared: PreparedRequest) -> AsyncIterator[ClientStream]:
-        """Start a request; leaving the block cancels what is not over.
+        """Start a request; leaving the block cancels what is not over, or fails it if an error leaves it.
 
         Raises:
             InvalidRequestError: a running request has its name, or its client's resumption does not fit.
@@ -235,6 +223,9 @@ class GenerationService:
                 self.router.submit(stream, max(0.0, deadline - now()), phases)
                 try:
                     yield stream
+                except BatonError as error:
+                    self.router.abandon(stream, error)
+                    raise
                 finally:
                     self.router.abandon(stream)
 
@@ -323,6 +314,7 @@ class GenerationService:
             self.tokenizer,
             context=context,
             is_chat=prepared.is_chat,
+            model=prepared.model,
             resume_token=accepted.resume_token,
             token_for=accepted.token_for,
             num_received=accepted.num_received,

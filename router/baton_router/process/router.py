@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.phases import Phase
 from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlResult
@@ -180,10 +180,18 @@ class Router:
         except Exception as error:
             self._take(self._effects.give_up(stream.request_id, error))
 
-    def abandon(self, stream: ClientStream) -> None:
-        """Cancel the request of a stream that is no longer read, unless it is over."""
-        if self._effects.streams.get(stream.request_id) is stream:
-            self._take(ClientGone(request_id=stream.request_id))
+    def abandon(self, stream: ClientStream, error: BatonError | None = None) -> None:
+        """Cancel the request of a stream that is no longer read, unless it is over.
+
+        With an error, which ended its call, the request ends with that.
+        """
+        name = stream.request_id
+        if self._effects.streams.get(name) is not stream:
+            return
+        if error is None:
+            self._take(ClientGone(request_id=name))
+        else:
+            self._take(ClientGone(request_id=name, code=error.code, message=f"its call ended: {error}"))
 
     def pick(self, spec: RequestSpec, context: RequestContext, num_open: int = 0) -> NamedWorkers | None:
         """Choose workers for a request that comes to a router later; None where it has to wait for some.

@@ -83,7 +83,7 @@ class RouterEffects:
         record = self._log.get(end.request_id)
         now = self._loop.time()
         self._requests.on_ended(now, stream, end, record)
-        self._spans.on_ended(now, stream.text, end, record, is_chat=stream.is_chat)
+        self._spans.on_ended(now, stream.text, end, record, is_chat=stream.is_chat, model=stream.model)
 
 
 def _log_finished(finished: FinishRequest, num_sent_tokens: int) -> None:

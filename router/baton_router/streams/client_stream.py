@@ -34,6 +34,7 @@ class ClientStream:
     """A bounded buffer of one request's events.
 
     Args:
+        model: the name that the client asked for; empty without one.
         resume_token: resumes the stream at any router.
         token_for: returns that token for the hash of the weights that the request begins on, or nothing where
             it stays as it is.
@@ -49,6 +50,7 @@ class ClientStream:
         *,
         context: RequestContext = NO_CONTEXT,
         is_chat: bool = False,
+        model: str = "",
         resume_token: str = "",
         token_for: Callable[[str], str] | None = None,
         num_received: tuple[int, ...] = (),
@@ -59,6 +61,7 @@ class ClientStream:
         self.context = context
         self.is_chat = is_chat
         """True if the prompt is a conversation."""
+        self.model = model
         self.resume_token = resume_token
         """Final once the first event can be read."""
         self._token_for = token_for

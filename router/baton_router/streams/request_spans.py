@@ -37,8 +37,9 @@ class RequestSpans:
         record: RequestRecord | None,
         *,
         is_chat: bool = False,
+        model: str = "",
     ) -> None:
-        """Export the spans of a request that is over."""
+        """Export the spans of a request that is over; `model` is the name asked for, empty without one."""
         if record is None or not record.traceparent:
             return
         ended_s = now if record.ended_s is None else record.ended_s
@@ -46,7 +47,7 @@ class RequestSpans:
             name=ROOT,
             start_s=record.started_s,
             end_s=ended_s,
-            attributes=self._request_attributes(text.spec, is_chat=is_chat)
+            attributes=self._request_attributes(text.spec, model or self._model_name, is_chat=is_chat)
             | _response_attributes(text, end, record, ended_s),
             error=end.code if isinstance(end, FailRequest) else "",
         )
@@ -55,20 +56,31 @@ class RequestSpans:
         spans = [_span(phase, decisions) for phase in record.phases]
         self._tracing.export(now, record.traceparent, spans)
 
-    def _request_attributes(self, spec: RequestSpec, *, is_chat: bool) -> dict[str, Attribute]:
+    def _request_attributes(self, spec: RequestSpec, model: str, *, is_chat: bool) -> dict[str, Attribute]:
         params = spec.params
         attributes: dict[str, Attribute | None] = {
-            "gen_ai.operation.name": "chat" if is_chat else "text_completion",
+            "gen_ai.operation.name": _operation(spec, is_chat=is_chat),
             "gen_ai.provider.name": "baton",
             "gen_ai.request.id": spec.request_id,
-            "gen_ai.request.model": self._model_name,
+            "gen_ai.request.model": model,
             "gen_ai.response.model": self._model_name,
+        }
+        sampling: dict[str, Attribute | None] = {
             "gen_ai.request.max_tokens": params.max_tokens,
             "gen_ai.request.temperature": params.temperature,
             "gen_ai.request.top_p": params.top_p,
             "gen_ai.request.n": params.n,
         }
+        if spec.pooling is None:
+            attributes |= sampling
         return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _operation(spec: RequestSpec, *, is_chat: bool) -> str:
+    """Return the name of the conventions where they have one."""
+    if spec.pooling is None:
+        return "chat" if is_chat else "text_completion"
+    return "embeddings" if spec.pooling.task.is_embedding else spec.pooling.task
 
 
 def _response_attributes(

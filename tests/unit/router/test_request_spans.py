@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName
+from baton_core.requests.pooling import PoolingSpec, PoolingTask
 from baton_core.requests.request_context import RequestContext
 from baton_router.core.flow.request_record import RequestRecord, open_record
 from baton_router.core.placement.placement_record import Candidate, Cost, Decision
@@ -110,6 +112,25 @@ def test_the_root_span_bears_both_sets_of_names(tokenizer: Tokenizer) -> None:
         "baton.decode_worker": "d",
     }
     assert {name: root.attributes[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "operation"), [(PoolingTask.EMBED, "embeddings"), (PoolingTask.CLASSIFY, "classify")]
+)
+def test_the_span_of_a_pooled_prompt_has_no_sampling(
+    task: PoolingTask, operation: str, tokenizer: Tokenizer
+) -> None:
+    kept = Kept()
+    text, record = begin(kept, tokenizer)
+    text.spec = replace(text.spec, pooling=PoolingSpec(task=task))
+    record.finish(5.0, num_output_tokens=0)
+    RequestSpans(kept, "m").on_ended(9.0, text, FINISHED, record, model="asked-for")
+    (root,) = kept.roots
+    assert root.attributes["gen_ai.operation.name"] == operation
+    assert root.attributes["gen_ai.request.model"] == "asked-for"
+    assert root.attributes["gen_ai.response.model"] == "m"
+    names = ("max_tokens", "temperature", "top_p", "n")
+    assert not {f"gen_ai.request.{name}" for name in names} & {*root.attributes}
 
 
 def test_the_routers_phases_are_spans_and_a_placement_has_its_decision(tokenizer: Tokenizer) -> None:
