@@ -151,7 +151,7 @@ def test_routes_of_vllm_that_are_not_here_say_what_to_do() -> None:
         async with http_cluster() as client:
             for path, words in {
                 "/v1/audio/transcriptions": "no speech models",
-                "/sleep": "--enable-operator-routes",
+                **dict.fromkeys(("/sleep", "/drain", "/pause"), "--enable-operator-routes"),
                 "/tokenizer_info": "--enable-tokenizer-info-endpoint",
             }.items():
                 status, _, message = error_of(await client.post(path, json={}))

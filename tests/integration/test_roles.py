@@ -99,7 +99,10 @@ def test_a_drained_worker_gets_nothing_and_who_took_its_part_gives_the_same_toke
             assert decoder == "decode"
             refused = await site.http.post("/drain?worker_id=decode")
             allowed = "workers without whom another one still decodes, or any with force"
-            assert error_of(refused) == (400, "worker_ids", f"worker_ids is ['decode']; allowed: {allowed}")
+            assert error_of(refused) == (400, "worker_id", f"worker_id is ['decode']; allowed: {allowed}")
+            twice = await site.http.post("/drain?worker_id=prefill&worker_id=decode&force=true")
+            text = "worker_id is ['prefill', 'decode']; allowed: one value"
+            assert error_of(twice) == (400, "worker_id", text)
             assert await site.post("/set_role", worker_id="prefill", role="mixed") == EMPTY
             assert (await site.workers())["prefill"].role == "mixed"
             assert await site.post("/drain", worker_id="decode") == EMPTY
@@ -173,7 +176,7 @@ def test_names_that_nobody_has_are_refused_with_those_that_workers_have() -> Non
             text = "worker_ids has 'w2'; allowed: w1"
             for path in ("/set_role?role=mixed&", "/drain?", "/undrain?"):
                 response = await site.http.post(f"{path}worker_id=w2")
-                assert error_of(response) == (404, "worker_id", text)
+                assert error_of(response) == (404, "worker_id", "worker_id is 'w2'; allowed: w1")
             request = pb.ControlRequest(action="is_sleeping", worker_ids=["w1", "w2"])
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await site.operator.Control(request)

@@ -1,10 +1,12 @@
-"""Routes of vLLM's servers that are not served here, with the reason or what to do instead."""
+"""Routes of vLLM's servers and of operators that are absent here, with the reason or what to do instead."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from baton_router.http.operator_table import OPERATOR_ROUTES
 
 _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
@@ -18,13 +20,7 @@ _ROUTES: Final[Mapping[str, str]] = {
     "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
     "/server_info": "/debug/cluster: it shows the workers and what they serve",
     "/tokenizer_info": "those in /openapi.json: this router runs without --enable-tokenizer-info-endpoint",
-    **dict.fromkeys(
-        (
-            *("/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping", "/collective_rpc"),
-            *("/start_profile", "/stop_profile"),
-        ),
-        _OPERATOR,
-    ),
+    **dict.fromkeys((route.path for route in OPERATOR_ROUTES), _OPERATOR),
 }
 """The part of a refusal that says what is allowed, by path."""
 

@@ -14,6 +14,7 @@ from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestErr
 from baton_core.sessions.control_messages import ControlAction
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
+from baton_router.http.field_names import renamed
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
 
@@ -206,10 +207,13 @@ def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
     """Read a route's parameters.
 
     Raises:
-        InvalidRequestError: one is unknown, or of another type.
+        InvalidRequestError: one is unknown, of another type, or given twice.
     """
     given = call.request.query_params
     is_list = {field.name: field.default_factory is list for field in msgspec.structs.fields(kind)}
+    for name in (name for name in given if not is_list.get(name, True)):
+        if len(texts := given.getlist(name)) > 1:
+            raise InvalidRequestError(name, texts, "one value")
     values = {name: given.getlist(name) if is_list.get(name) else given[name] for name in given}
     try:
         return msgspec.convert(values, kind, strict=False)
@@ -232,9 +236,11 @@ async def _change(
     call: Call[None], action: ControlAction, query: WorkerQuery, argument: Mapping[str, Any]
 ) -> None:
     try:
-        (work,) = await ask_workers(call, action, argument, worker_ids=(query.worker_id,))
+        with renamed({"worker_ids": "worker_id"}):
+            (work,) = await ask_workers(call, action, argument, worker_ids=(query.worker_id,))
     except RequestError as error:
-        raise HttpError(STATUS[error.code].http, error.code, str(error), param="worker_id") from None
+        text = str(error).replace("worker_ids has", "worker_id is", 1)
+        raise HttpError(STATUS[error.code].http, error.code, text, param="worker_id") from None
     await call.reply(OpenWork(**work))
 
 
