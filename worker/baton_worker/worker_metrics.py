@@ -11,7 +11,7 @@ from typing import Final
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.distribution import Distribution
-from baton_core.requests.attempt_names import PROBE_MARK
+from baton_core.requests.attempt_names import is_probe
 from baton_core.requests.phases import PhaseName, PhaseReport
 from baton_core.sessions.router_messages import ToRouter, Transferred
 from baton_core.worker.step_plan import StepPlan
@@ -138,15 +138,18 @@ class WorkerMetrics:
         return next((f"the worker {state}" for state, is_so in states.items() if is_so), "")
 
     def on_step(self, plan: StepPlan) -> None:
-        """Count a step that begins."""
-        self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
+        """Count a step that begins, unless it computes routers' probes alone."""
+        if not all(is_probe(piece.seq_id.request_id) for piece in plan.slices):
+            self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
 
     def on_message(self, message: ToRouter) -> None:
         """Count what a message to a router says of a transfer, or of a request that is done."""
         match message:
+            case Transferred() | PhaseReport() if is_probe(message.request_id):
+                pass
             case Transferred(num_recomputed_tokens=num_recomputed_tokens):
                 self._num_failed_transfers += num_recomputed_tokens > 0
-            case PhaseReport() if not message.request_id.startswith(PROBE_MARK):
+            case PhaseReport():
                 self._on_report(message)
             case _:
                 pass

@@ -11,6 +11,11 @@ PROBE_MARK: Final = f"pair-check{ATTEMPT_MARK}"
 """Prefix of the names of these requests."""
 
 
+def is_probe(request_id: str) -> bool:
+    """Return whether a request is a router's own, which metrics do not count."""
+    return request_id.startswith(PROBE_MARK)
+
+
 def name_at_client(attempt_id: str) -> str:
     """The client's name of a request, from the name that its workers use."""
     return attempt_id.partition(ATTEMPT_MARK)[0]

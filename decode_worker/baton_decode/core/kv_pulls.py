@@ -16,6 +16,7 @@ from baton_core.errors import OverloadedError
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import NO_BLOCK, Place
+from baton_core.requests.attempt_names import is_probe
 from baton_core.sessions.peer_messages import ToConsumer
 from baton_core.sessions.router_messages import KVSource, Transferred
 from baton_core.worker.learned_rates import LearnedRates
@@ -131,7 +132,8 @@ class KvPulls:
         num_here = len({place.index for place in places} - missing)
         seq.num_computed_tokens = 0
         seq.num_cached_tokens = min(num_here * self._paging.block_size, seq.num_initial_tokens)
-        self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_cached_tokens)
+        if not is_probe(seq.seq_id.request_id):
+            self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_cached_tokens)
         self._reservations[seq.seq_id.request_id] = Reservation(
             seq=seq,
             pending={block_id for block_id in seq.tables.held() if not self._pool.is_valid(block_id)},

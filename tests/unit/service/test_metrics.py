@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from baton_core.requests.attempt_names import PROBE_MARK
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import Transferred
@@ -153,6 +154,22 @@ def test_lookups_steps_and_blocks_are_counted() -> None:
     assert told["vllm:kv_cache_usage_perc", ()] == 0
     states = ("free", "cached", "in_use", "quarantined")
     assert [told["baton_kv_blocks", (state,)] for state in states] == [14, 2, 0, 0]
+
+
+def test_a_routers_probes_are_not_counted() -> None:
+    worker = Worker(make_worker_config("w1", num_blocks=16))
+    metrics = worker_metrics(worker.core)
+    name = f"{PROBE_MARK}1.1"
+    worker.generate(make_request(name, prompt=3, max_tokens=1))
+    plan = worker.core.schedule(0.0)
+    assert plan is not None
+    metrics.on_step(plan)
+    failed = Transferred(request_id=name, num_blocks=1, num_bytes=0, transfer_s=0.5, num_recomputed_tokens=3)
+    metrics.on_message(failed)
+    told = samples_of(metrics.exposition())
+    assert told["vllm:prefix_cache_queries_total", ()] == 0
+    assert told["vllm:iteration_tokens_total_count", ()] == 0
+    assert told["vllm:nixl_num_failed_transfers_total", ()] == 0
 
 
 def test_what_waits_is_told_by_what_it_waits_for() -> None:

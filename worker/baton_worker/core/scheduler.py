@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.kv_layout.paging import Paging
+from baton_core.requests.attempt_names import is_probe
 from baton_core.worker.sequence import Sequence, SequenceInput, SequenceState, order_of
 from baton_core.worker.step_plan import Followed, SequenceSlice, StepPlan, StepResult
 from baton_worker.core.adapter_seats import AdapterSeats
@@ -361,7 +362,7 @@ class Scheduler:
         self._waiting.remove(seq)
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = seq.num_computed_tokens
-            if seq.reads_prefix_cache:
+            if seq.reads_prefix_cache and not is_probe(seq.seq_id.request_id):
                 self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_computed_tokens)
         seq.apply(now, SequenceInput.ADMIT)
         insort(self._running, seq, key=order_of)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from baton_core.requests.attempt_names import PROBE_MARK
+from baton_core.requests.attempt_names import PROBE_MARK, is_probe
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import (
     Cancel,
@@ -98,8 +98,8 @@ class TransferProbes:
     def is_own(self, message: ToRouter) -> bool:
         """Return True if a message answers only probes."""
         if isinstance(message, TokenBatch):
-            return all(output.request_id.startswith(PROBE_MARK) for output in message.outputs)
-        return getattr(message, "request_id", "").startswith(PROBE_MARK)
+            return all(is_probe(output.request_id) for output in message.outputs)
+        return is_probe(getattr(message, "request_id", ""))
 
     def on_message(self, now: float, worker_id: str, message: ToRouter) -> list[SendToWorker]:
         """Take an answer; a late one has no effect."""
