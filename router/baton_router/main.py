@@ -1,4 +1,4 @@
-"""One router process: its ports, its model, its services; from start to SIGTERM or SIGINT."""
+"""One router process: its ports, its model, its services; from start to the signal to stop."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_router(
     on_status: Callable[[FleetStatus], None] = lambda status: None,
     workers_fd: int | None = None,
 ) -> int:
-    """Run one router until SIGTERM or SIGINT; a second signal ends it at once.
+    """Run one router until a signal to stop; a second signal ends it at once.
 
     `on_bound` gets the addresses once it listens, `on_status` the workers' status whenever it changes. Its
     launcher, if it has one, reports the workers' processes through the pipe `workers_fd`.

@@ -18,7 +18,7 @@ from setproctitle import setproctitle
 
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError
 from baton_service.logs import STDERR
-from baton_service.stop_signals import on_first_signal
+from baton_service.stop_signals import TERMINAL_SIGNALS, on_first_signal
 
 T = TypeVar("T")
 EXIT_BAD_CONFIG: Final = 2
@@ -37,10 +37,11 @@ def name_process(role: str) -> None:
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel end this process when `parent_pid`, which started it, is gone.
 
-    Ctrl-C, which reaches both, is left to the parent.
+    Signals of the terminal, which reach both, are left to the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for number in TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -110,12 +111,12 @@ def report_update(file_descriptor: int | None, **facts: object) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C, also from processes started meanwhile, until they `die_with_parent`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold back the terminal's signals, also from processes begun meanwhile, until they `die_with_parent`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def importing() -> Iterator[None]:
 
 
 async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: bool = False) -> T | None:
-    """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised.
+    """Run `work` to its result, or until a signal to stop cancels it (None); what it raises is raised.
 
     A second signal ends the process at once. With `ends_with_stdin` the end of standard input, whose other
     end the parent holds, cancels `work` too.

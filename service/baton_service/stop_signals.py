@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT of a process that ends in good order: the first asks, the second ends it at once."""
+"""Signals of a process that ends in good order: the first one asks, the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGHUP)
+"""Signals of a terminal, for Ctrl-C and for its end, which reach all processes started there."""
+_SIGNALS: Final = (signal.SIGTERM, *TERMINAL_SIGNALS)
 DEFAULT_SHUTDOWN_TIMEOUT_S: Final = 30.0
 """Time that a stopping process gives requests to end or to migrate."""
 
@@ -17,7 +19,8 @@ DEFAULT_SHUTDOWN_TIMEOUT_S: Final = 30.0
 def on_first_signal(call: Callable[[], object]) -> Iterator[None]:
     """Have the running loop call `call` at the first signal; from then on signals kill this process.
 
-    A signal that is ignored stays ignored: Ctrl-C reaches a launcher's children too, which leave it to it.
+    A signal that is ignored stays ignored: those of a terminal reach a launcher's children too, which leave
+    them to it.
     Of two such blocks, one in the other, the inner one counts, and none once it is left.
     """
     loop = asyncio.get_running_loop()

@@ -141,7 +141,7 @@ class WorkerSettings:
 
 
 def run_worker(settings: WorkerSettings) -> None:
-    """Bind the peer channel, load the model, serve the routers until SIGTERM or SIGINT, then leave.
+    """Bind the peer channel, load the model, serve the routers until a signal to stop, then leave.
 
     Raises:
         BatonError: the worker cannot start, or a router rejects it.
