@@ -1,4 +1,4 @@
-"""What commands show of a router, and what they say where it refuses them."""
+"""Commands show a router as it is, and say what to do where it refuses them."""
 
 from __future__ import annotations
 
