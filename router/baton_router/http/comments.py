@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 COMMENT: Final = b": keepalive\n\n"
 """Clients of server-sent events skip it."""
-SILENT_S: Final = 15.0
-"""Shortest silence before a comment; the longest is twice that."""
+SILENT_S: Final = 45.0
+"""Silence before a comment: less than the minute of most balancers, and more than requests wait for a worker by
+default, so that one which none has taken still ends with a status of its own."""
 
 
 async def with_comments(
@@ -21,27 +22,30 @@ async def with_comments(
 
     Comments go out only between the chunks, and none after them.
     """
-    num_chunks, is_waiting = 0, True
+    now = asyncio.get_running_loop().time
+    last_s, is_waiting = now(), True
     saying: asyncio.Future[None] | None = None
 
     async def comment() -> None:
-        nonlocal saying
+        nonlocal saying, last_s
         while True:
-            seen = num_chunks
-            await asyncio.sleep(SILENT_S)
-            if is_waiting and num_chunks == seen:
+            await asyncio.sleep(last_s + SILENT_S - now())
+            if now() < last_s + SILENT_S:
+                continue
+            if is_waiting:
                 saying = asyncio.ensure_future(say())
                 await asyncio.wait([saying])
+            last_s = now()
 
     commenting = asyncio.create_task(comment())
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
-                num_chunks, is_waiting = num_chunks + 1, False
+                is_waiting = False
                 if saying is not None and not saying.done():
                     await asyncio.wait([saying])
                 yield chunk
-                is_waiting = True
+                last_s, is_waiting = now(), True
     finally:
         commenting.cancel()
         if saying is not None:
