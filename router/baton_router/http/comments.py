@@ -11,8 +11,8 @@ T = TypeVar("T")
 COMMENT: Final = b": keepalive\n\n"
 """Clients of server-sent events skip it."""
 SILENT_S: Final = 45.0
-"""Silence before a comment: less than the minute of most balancers, and more than requests wait for a worker by
-default, so that one which none has taken still ends with a status of its own."""
+"""Silence before a comment: less than the minute of most balancers, and more than requests wait for a worker
+by default, so that one which none has taken still ends with a status of its own."""
 
 
 async def with_comments(
