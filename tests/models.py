@@ -6,6 +6,7 @@ downloaded model does.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -256,6 +257,14 @@ def make_model(folder: Path, variant: str = "llama", **changes: Any) -> Path:
     shard_size: int | str = 64 * 1024 if spec.is_sharded else "5GB"
     model.save_pretrained(folder, max_shard_size=shard_size)
     make_tokenizer(spec.vocab_size, spec.max_position_embeddings).save_pretrained(folder)
+    return folder
+
+
+def change_config(folder: Path, **changes: Any) -> Path:
+    """Change values of a folder's config.json, whose weights stay; None takes a key away."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
     return folder
 
 

@@ -14,8 +14,10 @@ from typing import Any, Final
 from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.config_overrides import overridden
 from baton_engine.checkpoint.model_fields import find_lone_gguf, read_base_config, read_gguf_config
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.models.transformers_config import load_transformers_config
 
 NO_TOKENIZER: Final = Path(__file__).parents[1] / "no_tokenizer"
 """A tokenizer without words: token ids have no text."""
@@ -50,7 +52,7 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
             raise InvalidConfigError(text)
         overrides = _from_function(model, overrides or {}, args.hf_overrides)
     elif args.hf_overrides:
-        overrides = {**(overrides or {}), **args.hf_overrides}
+        overrides = overridden(overrides or {}, args.hf_overrides)
     return replace(
         args,
         model=str(model),
@@ -73,10 +75,7 @@ def _from_function(
     model: Path, overrides: Mapping[str, Any], function: Callable[[Any], Any]
 ) -> dict[str, Any]:
     """Return the overrides with what a function changes of the Transformers configuration."""
-    # Optional, and slow to import: few callers give a function.
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model, trust_remote_code=False, **overrides)
+    config = load_transformers_config(model, overrides)
     before = config.to_dict()
     try:
         after = function(config).to_dict()
@@ -87,4 +86,4 @@ def _from_function(
             "the Transformers configuration that it is given, changed"
         ) from error
     changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
-    return {**overrides, **changed}
+    return overridden(overrides, changed)

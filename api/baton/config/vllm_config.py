@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.speculative_config import SpeculativeConfig
+from baton_engine.models.transformers_config import load_transformers_config
 
 T = TypeVar("T", bound="ConfigPart")
 
@@ -91,9 +93,7 @@ class ModelConfig(ConfigPart):
             InvalidConfigError: Transformers is not installed, or does not know the model.
         """
         try:
-            from transformers import AutoConfig  # Optional, and slow to import.
-
-            return AutoConfig.from_pretrained(self.folder, trust_remote_code=False, **self.hf_overrides)
+            return load_transformers_config(Path(self.folder), self.hf_overrides)
         except (ImportError, OSError, ValueError) as error:
             allowed = "a model that Transformers knows, with Transformers installed"
             raise InvalidConfigError(f"hf_config of {self.folder} ({error}); allowed: {allowed}") from error

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
+from baton_engine.checkpoint.config_overrides import overridden
 from baton_engine.checkpoint.gguf_files import ARCHITECTURES, CONFIG_KEYS, ROPE_FACTORS, gguf_architecture
 from baton_engine.checkpoint.gguf_header import GgufHeader, read_gguf_header
 from baton_engine.checkpoint.weight_files import find_gguf
@@ -29,11 +30,8 @@ def read_model_fields(folder: Path, overrides: Mapping[str, Any] = _NO_OVERRIDES
     Raises:
         InvalidModelError: config.json is missing or broken and no GGUF file takes its place.
     """
-    path = folder / "config.json"
-    gguf = find_lone_gguf(folder)
-    if gguf is None:
-        return ConfigFields.from_file(path).updated(overrides)
-    return ConfigFields(str(gguf), {**read_gguf_config(gguf), **overrides})
+    source = find_lone_gguf(folder) or folder / "config.json"
+    return ConfigFields(str(source), overridden(read_base_config(folder), overrides))
 
 
 def find_lone_gguf(folder: Path) -> Path | None:

@@ -6,13 +6,16 @@ Imports Transformers only where such a model is read: it is an optional dependen
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from baton_core.kv_layout.kv_spec import KVSpec, group_layers
 from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_INTEGER, MAX_LAYERS, ConfigFields
+from baton_engine.checkpoint.config_overrides import ROPE_KEYS, overridden
 from baton_engine.checkpoint.model_config import (
     read_architecture,
     read_checkpoint_dtype,
@@ -114,7 +117,15 @@ def load_transformers_config(folder: Path, overrides: Mapping[str, Any]) -> Any:
     """Return Transformers' configuration of a model; its own code only, never the folder's."""
     import transformers  # Optional and slow to import.
 
-    return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **overrides)
+    load = partial(transformers.AutoConfig.from_pretrained, folder, trust_remote_code=False)
+    known = getattr(load(), ROPE_KEYS[0], None) if overrides else None
+    if not known:
+        return load(**deepcopy(dict(overrides)))
+    values = deepcopy(overridden({ROPE_KEYS[0]: known}, overrides))
+    newer, older = (values.pop(key, None) for key in ROPE_KEYS)
+    config = load(**values, rope_parameters=older or newer)
+    config.standardize_rope_params()
+    return config
 
 
 def _load_config(folder: Path, architecture: str, overrides: Mapping[str, Any]) -> Any:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
 
+from baton.config.engine_args import EngineArgs
+from baton.config.engine_folders import with_local_folders
 from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
+from baton_engine.models.transformers_config import load_transformers_config
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.weight_check import check_weights
-from tests.models import make_model
+from tests.models import change_config, make_model
+
+YARN: Final = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+LINEAR: Final = {"rope_type": "linear", "factor": 2.0}
 
 
 @pytest.mark.parametrize("variant", ["llama", "gpt-neox"])
@@ -43,6 +51,62 @@ def test_a_new_version_of_the_weights_is_checked_under_the_same_overrides(tmp_pa
         check_weights(folder, read)
 
 
+@pytest.mark.parametrize("variant", ["llama", "granite"])
+@pytest.mark.parametrize(
+    ("file", "overrides", "section"),
+    [
+        (
+            {"rope_scaling": YARN, "rope_theta": 5e5},
+            {"rope_parameters": {**LINEAR, "rope_theta": 7e5}},
+            {**LINEAR, "rope_theta": 7e5},
+        ),
+        (
+            {"rope_scaling": YARN, "rope_theta": 5e5},
+            {"rope_parameters": LINEAR},
+            {**LINEAR, "rope_theta": 5e5},
+        ),
+        (
+            {"rope_parameters": {**YARN, "rope_theta": 1e6}},
+            {"rope_scaling": LINEAR},
+            {**LINEAR, "rope_theta": 1e6},
+        ),
+        (
+            {"rope_parameters": {**YARN, "rope_theta": 1e6}},
+            {"rope_parameters": LINEAR},
+            {**LINEAR, "rope_theta": 1e6},
+        ),
+        (
+            {"rope_parameters": {**YARN, "rope_theta": 1e6}},
+            {"rope_scaling": LINEAR, "rope_theta": 5e5},
+            {**LINEAR, "rope_theta": 5e5},
+        ),
+        (
+            {"rope_parameters": {**YARN, "rope_theta": 1e6}},
+            {"rope_scaling": None},
+            {"rope_type": "default", "rope_theta": 1e6},
+        ),
+        (
+            {"rope_parameters": {**LINEAR, "rope_theta": 1e6}},
+            {"rope_theta": 5e5},
+            {**LINEAR, "rope_theta": 5e5},
+        ),
+    ],
+    ids=["older file", "base beside", "newer file", "same key", "both", "none", "base alone"],
+)
+def test_rope_is_overridden_under_either_name(
+    variant: str, file: dict[str, Any], overrides: dict[str, Any], section: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = make_model(tmp_path / "model", variant)
+    plain = read_model_config(change_config(folder, rope_parameters=section))
+    given = copy.deepcopy(overrides)
+    change_config(folder, **{"rope_parameters": None, **file})
+    config = read_model_config(folder, overrides=overrides)
+    if variant == "llama":
+        assert config.kv_variant == plain.kv_variant
+    assert load_transformers_config(folder, overrides).rope_parameters == section
+    assert overrides == given
+
+
 def test_fields_are_updated_in_a_copy() -> None:
     fields = ConfigFields("here", {"a": 1, "b": 2})
     changed = fields.updated({"b": 3, "c": None})
@@ -62,3 +126,17 @@ def test_dummy_weights_follow_from_their_names(tmp_path: Path) -> None:
     assert "anything" in one
     assert one.loaded_bytes == 2 * tensor.nbytes
     assert one.digest() == other.digest() == "dummy"
+
+
+def test_a_function_changes_the_rope_of_an_older_file(tmp_path: Path) -> None:
+    def doubled(config: Any) -> Any:
+        config.rope_parameters = {**config.rope_parameters, "factor": 8.0}
+        return config
+
+    folder = make_model(tmp_path / "model")
+    plain = read_model_config(
+        change_config(folder, rope_parameters={**YARN, "factor": 8.0, "rope_theta": 5e5})
+    )
+    change_config(folder, rope_parameters=None, rope_scaling=YARN, rope_theta=5e5)
+    overrides = with_local_folders(EngineArgs(model=str(folder), hf_overrides=doubled)).hf_overrides
+    assert read_model_config(folder, overrides=overrides).kv_variant == plain.kv_variant
