@@ -50,6 +50,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         max_model_len=max_model_len,
         default_theta=family.default_theta,
         is_partial_allowed=family.is_partial_rotary_allowed,
+        is_by_layer_type=family.default_local_theta is not None,
     )
     layers = _read_layers(fields, family, reader)
     mixture = read_mixture_config(name, fields, len(layers))

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.config_fields import MAX_INTEGER, ConfigFields
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +87,8 @@ class RopeReader:
     default_theta: float = 10_000.0
     is_partial_allowed: bool = False
     """True if the family rotates a part of each head where `partial_rotary_factor` says so."""
+    is_by_layer_type: bool = False
+    """True if the family has an embedding for each type of layer; its trained length is after scaling."""
 
     @property
     def trained_len(self) -> int:
@@ -101,8 +103,18 @@ class RopeReader:
 
     @property
     def longest_len(self) -> int:
-        """Longest sequence that the model can have."""
-        return max(self.trained_len, self.served_len)
+        """Longest sequence that the model can have: `linear` and `yarn` lengthen it, as in vLLM."""
+        if self.is_by_layer_type:
+            return self.trained_len
+        rope = self._section()
+        match self._read_type(rope):
+            case "linear":
+                return scaled_len(self.trained_len, rope.number("factor"), self.trained_len)
+            case "yarn":
+                original_len = self._read_original_len(rope)
+                return scaled_len(original_len, self._read_yarn_factor(rope, original_len), self.trained_len)
+            case _:
+                return max(self.trained_len, self.served_len)
 
     def read(self) -> RopeConfig:
         """Read the embedding of a model that has one for all layers.
@@ -171,7 +183,7 @@ class RopeReader:
         if theta <= 1:
             raise rope.refuse("rope_theta", theta, "a number above 1")
         original_len = self._read_original_len(rope)
-        factor = rope.number("factor", self.trained_len / original_len)
+        factor = self._read_yarn_factor(rope, original_len)
         beta_fast, beta_slow = _given(rope, "beta_fast") or 32.0, _given(rope, "beta_slow") or 1.0
         if beta_fast < beta_slow:
             raise rope.refuse("beta_fast", beta_fast, f"at least beta_slow ({beta_slow})")
@@ -188,6 +200,9 @@ class RopeReader:
             ),
             magnitude=_yarn_magnitude(rope, factor) if magnitude is None else magnitude,
         )
+
+    def _read_yarn_factor(self, rope: ConfigFields, original_len: int) -> float:
+        return rope.number("factor", self.trained_len / original_len)
 
     def _read_longrope(self, rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
         original_len = self._read_original_len(rope)
@@ -224,6 +239,11 @@ class RopeReader:
         """Read the length before scaling: the key beside the section comes before the one in it."""
         inner = rope.integer("original_max_position_embeddings", self.trained_len)
         return self.fields.integer("original_max_position_embeddings", inner)
+
+
+def scaled_len(unscaled_len: int, factor: float, trained_len: int) -> int:
+    """Return the length that a scaling by a factor reaches, which is never below the trained one."""
+    return min(max(trained_len, int(unscaled_len * factor)), MAX_INTEGER)
 
 
 def _yarn_magnitude(rope: ConfigFields, factor: float) -> float:

@@ -23,6 +23,7 @@ from baton_engine.checkpoint.model_config import (
     refuse_quantized,
 )
 from baton_engine.models.model_trace import ModelTrace, UnsupportedError
+from baton_engine.models.rope_config import scaled_len
 
 _LAYER_KEYS: Final = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
 _COMPANY_DEPENDENT_ROPE: Final = ("dynamic", "longrope")
@@ -84,7 +85,7 @@ def read_transformers_config(
         fields.optional_integer(key, maximum=MAX_LAYERS)
     try:
         config = _load_config(folder, architecture, overrides)
-        trace = _trace(config)
+        trace, longest_len = _trace(config), _longest_len(config)
     # Code of many authors reads values of the user's: it may raise anything.
     except Exception as error:
         raise fields.refuse("architectures", architecture, f"{allowed}; {_reason(error)}") from error
@@ -95,7 +96,7 @@ def read_transformers_config(
         num_kv_heads=trace.num_kv_heads,
         head_dim=trace.head_dim,
         layer_windows=trace.layer_windows,
-        max_position_embeddings=_positive(config, "max_position_embeddings"),
+        max_position_embeddings=longest_len,
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields),
         overrides=overrides,
@@ -156,6 +157,16 @@ def _trace(config: Any) -> ModelTrace:
     if trace.head_dim > MAX_HEAD_DIM:
         raise UnsupportedError(f"heads of {trace.head_dim}, where {MAX_HEAD_DIM} are the most")
     return trace
+
+
+def _longest_len(config: Any) -> int:
+    """Return the longest sequence, as for native models; sections by type of layer do not lengthen it."""
+    trained_len = _positive(config, "max_position_embeddings")
+    rope = getattr(config, "rope_parameters", None) or {}
+    unscaled = {"linear": "max_position_embeddings", "yarn": "original_max_position_embeddings"}
+    key = unscaled.get(rope.get("rope_type", ""))
+    known = {"max_position_embeddings": trained_len, **rope}
+    return trained_len if key is None else scaled_len(known[key], rope["factor"] or 1.0, trained_len)
 
 
 def _rope_types(values: Any) -> Iterator[object]:

@@ -128,6 +128,13 @@ def test_dummy_weights_follow_from_their_names(tmp_path: Path) -> None:
     assert one.digest() == other.digest() == "dummy"
 
 
+@pytest.mark.parametrize("variant", ["llama", "granite"])
+def test_yarn_by_overrides_makes_a_model_longer(variant: str, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", variant, max_position_embeddings=128)
+    assert read_model_config(folder, 512, {"rope_scaling": YARN}).max_position_embeddings == 512
+    assert read_model_config(folder, 256, {"rope_scaling": LINEAR}).max_position_embeddings == 256
+
+
 def test_a_function_changes_the_rope_of_an_older_file(tmp_path: Path) -> None:
     def doubled(config: Any) -> Any:
         config.rope_parameters = {**config.rope_parameters, "factor": 8.0}

@@ -13,7 +13,7 @@ from torch import Tensor
 from baton_engine.models.step_attention import StepAttention
 from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.selection import select_kernels
-from tests.models import DYNAMIC_ROPE, VARIANTS, make_model, make_prompt, reference_logits
+from tests.models import DYNAMIC_ROPE, VARIANTS, YARN_ROPE, make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model
 
 pytestmark = pytest.mark.slow
@@ -88,8 +88,9 @@ def test_a_prompt_in_chunks_gives_the_logits_of_the_whole(
         ("phi3-longrope", {"original_max_position_embeddings": 44}, 512, None),
         ("llama", {"rope_parameters": DYNAMIC_ROPE}, 20, PROMPT_LEN),
         ("llama", {"rope_parameters": DYNAMIC_ROPE}, 512, None),
+        ("llama", {"rope_parameters": {**YARN_ROPE, "original_max_position_embeddings": 20}}, 20, PROMPT_LEN),
     ],
-    ids=["short-factors", "long-factors", "stretched", "not-stretched"],
+    ids=["short-factors", "long-factors", "stretched", "not-stretched", "yarn"],
 )
 def test_frequencies_of_the_served_length_are_those_of_transformers(
     variant: str, rope: dict[str, Any], trained_len: int, max_model_len: int | None, tmp_path: Path

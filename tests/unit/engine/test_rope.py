@@ -92,6 +92,25 @@ def test_dynamic_stretches_up_to_its_factor(max_model_len: int, served: int) -> 
     assert_equals_transformers(values, LlamaConfig, max_model_len=max_model_len, seq_len=served)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "longest"),
+    [
+        ({"rope_type": "default"}, 512),
+        ({"rope_type": "linear", "factor": 2.5}, 1280),
+        ({"rope_type": "yarn", "factor": 4.0}, 2048),
+        ({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}, 1024),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, 512),
+        ({"rope_type": "longrope", **FACTORS, "factor": 8.0}, 512),
+        ({"rope_type": "dynamic", "factor": 4.0}, 512),
+    ],
+)
+def test_linear_and_yarn_make_a_model_longer(scaling: dict[str, Any], longest: int) -> None:
+    fields = ConfigFields("config", values_of(scaling))
+    assert RopeReader(fields=fields, head_dim=HEAD_DIM).longest_len == longest
+
+
 def test_a_part_of_each_head_is_rotated() -> None:
     factors = {name: values[:12] for name, values in FACTORS.items() if isinstance(values, list)}
     values = values_of(
