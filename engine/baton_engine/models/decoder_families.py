@@ -46,6 +46,8 @@ class DecoderFamily:
     default_theta: float = 10_000.0
     default_rope: Mapping[str, Any] | None = None
     """`rope_parameters` where config.json has neither these nor `rope_scaling`."""
+    default_original_len: int | None = None
+    """`original_max_position_embeddings`, which comes before one in the rope section; None: none."""
     default_eps: float = 1e-6
     default_dtype: str = "float32"
     default_tie: bool = False
@@ -184,6 +186,7 @@ DECODER_FAMILIES: Final[dict[str, DecoderFamily]] = {
     "Phi3ForCausalLM": DecoderFamily(
         has_fused_projections=True,
         is_partial_rotary_allowed=True,
+        default_original_len=4096,
         default_eps=1e-5,
         window_pattern=_all_layers,
     ),

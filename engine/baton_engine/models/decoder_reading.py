@@ -42,6 +42,8 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     family = DECODER_FAMILIES[name]
     if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
         fields = fields.updated({"rope_parameters": dict(family.default_rope)})
+    if family.default_original_len is not None:
+        fields = fields.with_default("original_max_position_embeddings", family.default_original_len)
     hidden_size = fields.integer("hidden_size")
     attention = _read_attention(fields, family, hidden_size)
     reader = RopeReader(
@@ -50,6 +52,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         max_model_len=max_model_len,
         default_theta=family.default_theta,
         is_partial_allowed=family.is_partial_rotary_allowed,
+        is_phi3=name == "Phi3ForCausalLM",
         is_by_layer_type=family.default_local_theta is not None,
     )
     layers = _read_layers(fields, family, reader)
@@ -201,11 +204,9 @@ def _read_ropes(
     if family.default_local_theta is None:
         rope = reader.read()
         return rope, rope
-    sections = fields.section("rope_parameters") or ConfigFields("", {})
-    full = sections.section("full_attention") or fields.section("rope_scaling")
     theta = fields.number("rope_theta", family.default_theta)
     local_theta = fields.number("rope_local_base_freq", family.default_local_theta)
     return (
-        reader.read_section(full, theta),
-        reader.read_section(sections.section("sliding_attention"), local_theta),
+        reader.read_section(reader.layer_section("full_attention"), theta),
+        reader.read_section(reader.layer_section("sliding_attention", is_scaled=False), local_theta),
     )

@@ -145,11 +145,8 @@ def _read_modernbert(
     fields = fields.with_default("max_position_embeddings", 8192)
     hidden_size, num_heads = _read_sizes(fields)
     reader = RopeReader(fields=fields, head_dim=hidden_size // num_heads, max_model_len=max_model_len)
-    sections = fields.section("rope_parameters") or ConfigFields("", {})
     full, local = (
-        reader.read_section(
-            sections.section(name) or fields.section("rope_scaling"), fields.number(key, default)
-        )
+        reader.read_section(reader.layer_section(name), fields.number(key, default))
         for name, key, default in (
             ("full_attention", "global_rope_theta", 160_000.0),
             ("sliding_attention", "local_rope_theta", 10_000.0),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_engine.checkpoint.config_fields import MAX_INTEGER, ConfigFields
+from baton_engine.checkpoint.config_overrides import has_sections
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,13 @@ class RopeConfig:
     """Factor of cosine and sine."""
 
 
-_TYPES: Final = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
-_ALIASES: Final = {"su": "longrope"}
+_TYPES: Final = {
+    **{name: name for name in ("default", "linear", "dynamic", "yarn", "longrope", "llama3")},
+    "su": "longrope",
+}
+"""What `rope_type` may be, and which type that is."""
+_NONE: Final = ConfigFields("", {})
+_PHI3_TYPES: Final = {"default": "default", **dict.fromkeys(("longrope", "su", "yarn"), "longrope")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,8 @@ class RopeReader:
     default_theta: float = 10_000.0
     is_partial_allowed: bool = False
     """True if the family rotates a part of each head where `partial_rotary_factor` says so."""
+    is_phi3: bool = False
+    """True if `longrope` is the only scaling, and `yarn` an old name of it."""
     is_by_layer_type: bool = False
     """True if the family has an embedding for each type of layer; its trained length is after scaling."""
 
@@ -122,15 +130,17 @@ class RopeReader:
         Raises:
             InvalidModelError: a value is missing, wrong, or not implemented.
         """
-        return self.read_section(self._section(), self.fields.number("rope_theta", self.default_theta))
+        section = self._section()
+        if has_sections(section.values()):
+            raise self.fields.refuse("rope_parameters", dict(section.values()), "one section for all layers")
+        return self.read_section(section, self.fields.number("rope_theta", self.default_theta))
 
-    def read_section(self, section: ConfigFields | None, theta: float) -> RopeConfig:
+    def read_section(self, rope: ConfigFields, theta: float) -> RopeConfig:
         """Read one embedding from its section of the configuration; `theta` holds where that is silent.
 
         Raises:
             InvalidModelError: as `read`.
         """
-        rope = section or ConfigFields("", {})
         theta = rope.number("rope_theta", theta)
         rotary_dim = self._read_rotary_dim(rope)
         match self._read_type(rope):
@@ -148,14 +158,20 @@ class RopeReader:
             case _:
                 return RopeConfig(rotary_dim=rotary_dim, theta=theta)
 
+    def layer_section(self, layer_type: str, *, is_scaled: bool = True) -> ConfigFields:
+        """Return the section of one type of layer; `rope_scaling` comes before it where that is scaled."""
+        sections = self.fields.section("rope_parameters") or _NONE
+        own = sections.section(layer_type) or _NONE
+        scaling = self.fields.section("rope_scaling") if is_scaled else None
+        return own if scaling is None else scaling.updated({**own.values(), **scaling.values()})
+
     def _section(self) -> ConfigFields:
-        fields = self.fields
-        return fields.section("rope_scaling") or fields.section("rope_parameters") or ConfigFields("", {})
+        return self.fields.section("rope_scaling") or self.fields.section("rope_parameters") or _NONE
 
     def _read_type(self, rope: ConfigFields) -> str:
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
-        value = rope.choice(key, (*_TYPES, *_ALIASES), "default")
-        return _ALIASES.get(value, value)
+        types = _PHI3_TYPES if self.is_phi3 else _TYPES
+        return types[rope.choice(key, tuple(types), "default")]
 
     def _read_rotary_dim(self, rope: ConfigFields) -> int:
         holder = rope if rope.raw("partial_rotary_factor") is not None else self.fields

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from transformers import AutoConfig
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.encoder_config import EncoderConfig
 from baton_engine.models.registry import read_model_config
+from baton_engine.models.rope_config import LinearScaling
 
 XLM_R_BASE: Final[dict[str, Any]] = {
     "architectures": ["XLMRobertaForSequenceClassification"],
@@ -100,6 +102,18 @@ def test_modernbert_alternates_windows_and_bases(tmp_path: Path) -> None:
     found = {(layer.window, layer.rope.theta) for layer in config.layers if layer.rope}
     assert found == {(None, 160_000.0), (64, 10_000.0)}
     assert config.dtype == "float16"
+
+
+def test_a_scaling_beside_sections_of_modernbert_is_as_in_transformers(tmp_path: Path) -> None:
+    sections = {name: {"rope_type": "default"} for name in ("full_attention", "sliding_attention")}
+    scaling = {"rope_type": "linear", "factor": 3.0}
+    config = read(tmp_path, MODERNBERT_BASE | {"rope_parameters": sections, "rope_scaling": scaling})
+    theirs = AutoConfig.from_pretrained(tmp_path).rope_parameters
+    for layer in config.layers:
+        rope = theirs["full_attention" if layer.window is None else "sliding_attention"]
+        assert layer.rope is not None
+        assert layer.rope.scaling == LinearScaling(factor=rope["factor"])
+        assert layer.rope.theta == rope["rope_theta"]
 
 
 def test_nomic_bert_has_names_of_its_own(tmp_path: Path) -> None:

@@ -13,7 +13,16 @@ from torch import Tensor
 from baton_engine.models.step_attention import StepAttention
 from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.selection import select_kernels
-from tests.models import DYNAMIC_ROPE, VARIANTS, YARN_ROPE, make_model, make_prompt, reference_logits
+from tests.models import (
+    DYNAMIC_ROPE,
+    LONGROPE,
+    VARIANTS,
+    YARN_ROPE,
+    change_config,
+    make_model,
+    make_prompt,
+    reference_logits,
+)
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model
 
 pytestmark = pytest.mark.slow
@@ -99,6 +108,32 @@ def test_frequencies_of_the_served_length_are_those_of_transformers(
     folder = make_model(tmp_path / "model", variant, extra=extra, max_position_embeddings=trained_len)
     prompt = make_prompt(PROMPT_LEN)
     native = native_logits(folder, prompt, 7, max_model_len=max_model_len)
+    torch.testing.assert_close(native, reference_logits(folder, prompt), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [
+        ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+        ("phi3-longrope", {"rope_parameters": LONGROPE | {"rope_type": "yarn"}}),
+        (
+            "phi3-longrope",
+            {
+                "original_max_position_embeddings": None,
+                "rope_parameters": LONGROPE | {"original_max_position_embeddings": 16},
+            },
+        ),
+    ],
+    ids=["scaling beside sections", "older name", "original length beside the section"],
+)
+def test_keys_mean_what_they_mean_to_transformers(
+    variant: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, prompt = (
+        change_config(make_model(tmp_path / "model", variant), **changes),
+        make_prompt(PROMPT_LEN),
+    )
+    native = native_logits(folder, prompt, PROMPT_LEN)
     torch.testing.assert_close(native, reference_logits(folder, prompt), atol=1e-4, rtol=0)
 
 

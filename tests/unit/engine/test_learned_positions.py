@@ -14,13 +14,8 @@ from safetensors.torch import load_file, save_file
 from baton_core.errors import InvalidModelError
 from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings, MemoryState, plan_kv_cache
-from tests.models import VARIANTS, make_model, make_prompt, reference_logits
+from tests.models import VARIANTS, change_config, make_model, make_prompt, reference_logits
 from tests.unit.engine.test_forward import native_logits
-
-
-def change_config(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": [1]}, "rope_scaling is [1]; allowed: an object"),
     ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is None"),
     (
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}},
+        "rope_parameters is {'full_attention': {'rope_type': 'default', 'rope_theta': 500000.0}}; allowed",
+    ),
+    (
+        {"architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "linear", "factor": 2.0}},
+        "type is 'linear'; allowed: default, longrope, su, yarn",
+    ),
+    (
         {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
         "high_freq_factor is 1.0; allowed: a number above",
     ),

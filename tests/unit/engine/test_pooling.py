@@ -49,9 +49,8 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
 from baton_engine.pooling.settings import PoolingSettings, default_runner
 from baton_kernels.selection import select_invariant_kernels
-from tests.models import make_prompt
+from tests.models import change_config, make_prompt
 from tests.pooling import CLASSIFY, EMBED, EnginePooler, make_pooling_model
-from tests.unit.engine.test_learned_positions import change_config
 
 pytestmark = pytest.mark.slow
 
