@@ -180,9 +180,9 @@ class ConfigFields:
         return ConfigFields(f"{self._source}: {key:.200}", values)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """Read one token id or a list of them; absent is empty."""
+        """Read one token id or a list of them; absent and -1 are empty."""
         value = self.raw(key)
-        if value is None:
+        if value is None or value == -1:
             return ()
         ids = value if isinstance(value, list) else [value]
         if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):

@@ -158,7 +158,7 @@ DECODER_FAMILIES: Final[dict[str, DecoderFamily]] = {
         qkv_bias_key="attention_bias", is_output_biased_alike=True, has_mlp_bias_key=True
     ),
     "MistralForCausalLM": DecoderFamily(
-        default_num_kv_heads=8, window_pattern=_all_layers, default_window=4096
+        default_num_kv_heads=8, window_pattern=_all_layers, has_layer_types=True, default_window=4096
     ),
     "MixtralForCausalLM": DecoderFamily(
         default_num_kv_heads=8, default_theta=1e6, default_eps=1e-5, window_pattern=_all_layers
@@ -169,7 +169,11 @@ DECODER_FAMILIES: Final[dict[str, DecoderFamily]] = {
     ),
     "Qwen3ForCausalLM": _QWEN3,
     "Qwen3MoeForCausalLM": replace(
-        _QWEN3, default_head_dim=None, window_pattern=_all_layers, has_layer_types=False
+        _QWEN3,
+        default_num_kv_heads=4,
+        default_head_dim=None,
+        window_pattern=_all_layers,
+        has_layer_types=False,
     ),
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": replace(

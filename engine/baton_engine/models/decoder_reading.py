@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_LAYERS, ConfigFields
 from baton_engine.checkpoint.model_config import (
@@ -24,7 +24,6 @@ from baton_engine.models.mixture_config import read_mixture_config
 from baton_engine.models.rope_config import RopeConfig, RopeReader
 
 ARCHITECTURES: Final = tuple(DECODER_FAMILIES)
-_ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _ROPE_KEYS: Final = ("rope_parameters", "rope_scaling")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 
@@ -151,11 +150,13 @@ def _read_softcap(fields: ConfigFields, key: str, is_known: bool, default: float
 
 
 def _read_feed_forward(fields: ConfigFields, family: DecoderFamily, has_experts: bool) -> FeedForwardConfig:
-    allowed = ("silu",) if has_experts else _ACTIVATIONS
-    activation = fields.choice(family.activation_key, allowed, family.default_activation)
+    allowed: dict[str, Activation] = {"silu": "silu", "swish": "silu"}
+    if not has_experts:
+        allowed["gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
+    activation = fields.choice(family.activation_key, tuple(allowed), family.default_activation)
     return FeedForwardConfig(
         intermediate_size=fields.integer("intermediate_size"),
-        activation=next(name for name in _ACTIVATIONS if name == activation),
+        activation=allowed[activation],
         has_bias=family.has_mlp_bias_key and fields.boolean("mlp_bias", False),
         projections=("gate_up_proj",) if family.has_fused_projections else ("gate_proj", "up_proj"),
     )

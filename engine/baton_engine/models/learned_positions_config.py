@@ -15,6 +15,13 @@ from baton_engine.checkpoint.model_config import (
 )
 
 ARCHITECTURES: Final = ("GPT2LMHeadModel", "OPTForCausalLM")
+_GPT2_KEYS: Final = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+}
+"""GPT-2's own names of keys, and the usual ones, which come before them as in Transformers."""
 ACTIVATIONS: Final = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 
@@ -135,11 +142,12 @@ def read_learned_positions_config(
 
 
 def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
+    keys = {own: own if fields.raw(key) is None else key for own, key in _GPT2_KEYS.items()}
     if fields.boolean("add_cross_attention", False):
         raise fields.refuse("add_cross_attention", True, "false")
-    hidden_size = fields.integer("n_embd", 768)
-    num_layers = fields.integer("n_layer", 12, maximum=MAX_LAYERS)
-    num_heads = _read_num_heads(fields, "n_head", "n_embd", hidden_size, 12)
+    hidden_size = fields.integer(keys["n_embd"], 768)
+    num_layers = fields.integer(keys["n_layer"], 12, maximum=MAX_LAYERS)
+    num_heads = _read_num_heads(fields, keys["n_head"], keys["n_embd"], hidden_size, 12)
     scale = (hidden_size // num_heads) ** -0.5 if fields.boolean("scale_attn_weights", True) else 1.0
     is_scaled_by_layer = fields.boolean("scale_attn_by_inverse_layer_idx", False)
     return LearnedPositionsConfig(
@@ -158,10 +166,10 @@ def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
         has_norm_weights=True,
         has_bias=True,
         attention_scales=tuple(scale / (i + 1 if is_scaled_by_layer else 1) for i in range(num_layers)),
-        num_positions=fields.integer("n_positions", 1024),
+        num_positions=fields.integer(keys["n_positions"], 1024),
         position_offset=0,
         tie_word_embeddings=fields.boolean("tie_word_embeddings", True),
-        max_position_embeddings=fields.integer("n_positions", 1024),
+        max_position_embeddings=fields.integer(keys["n_positions"], 1024),
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields),
     )

@@ -28,6 +28,12 @@ from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model
 pytestmark = pytest.mark.slow
 
 PROMPT_LEN = 45
+GPT2_SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
 BLOCK_IDS = [4, 1, 7, 0, 6, 2]
 
 
@@ -123,8 +129,18 @@ def test_frequencies_of_the_served_length_are_those_of_transformers(
                 "rope_parameters": LONGROPE | {"original_max_position_embeddings": 16},
             },
         ),
+        ("mistral-window", {"layer_types": ["sliding_attention", "full_attention"]}),
+        ("llama", {"hidden_act": "swish"}),
+        ("gpt2", dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions")) | GPT2_SIZES),
     ],
-    ids=["scaling beside sections", "older name", "original length beside the section"],
+    ids=[
+        "scaling beside sections",
+        "older name",
+        "original length beside the section",
+        "types of layers",
+        "swish",
+        "usual keys",
+    ],
 )
 def test_keys_mean_what_they_mean_to_transformers(
     variant: str, changes: dict[str, Any], tmp_path: Path
@@ -135,6 +151,14 @@ def test_keys_mean_what_they_mean_to_transformers(
     )
     native = native_logits(folder, prompt, PROMPT_LEN)
     torch.testing.assert_close(native, reference_logits(folder, prompt), atol=1e-4, rtol=0)
+
+
+def test_qwen3_with_experts_has_four_key_heads_where_it_says_nothing(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", "qwen3-moe", num_heads=8, num_kv_heads=4)
+    change_config(folder, num_key_value_heads=None)
+    prompt = make_prompt(9)
+    expected = reference_logits(folder, prompt)
+    torch.testing.assert_close(native_logits(folder, prompt, 9), expected, atol=1e-4, rtol=0)
 
 
 def test_a_sharded_model_equals_the_single_file(tmp_path: Path, model_folder: Callable[[str], Path]) -> None:

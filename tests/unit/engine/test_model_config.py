@@ -98,6 +98,14 @@ def test_absent_keys_have_the_defaults_of_the_family(tmp_path: Path) -> None:
         ({"architectures": ["MistralForCausalLM"], "max_position_embeddings": 9000}, (4096, 4096, 4096)),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 256}, (None, None, None)),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 9}, (9, 9, 9)),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "sliding_window": 9,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            (9, None, 9),
+        ),
         ({"architectures": ["LlamaForCausalLM"], "sliding_window": 9}, (None, None, None)),
         ({"architectures": ["Qwen2ForCausalLM"], "sliding_window": 9}, (None, None, None)),
         (
@@ -163,6 +171,10 @@ def test_windows_are_known_for_each_layer(
     assert tuple(layer.window for layer in read(tmp_path, **changes).layers) == windows
 
 
+def test_no_end_token_may_be_spelled_as_a_number(tmp_path: Path) -> None:
+    assert read(tmp_path, eos_token_id=-1).eos_token_ids == ()
+
+
 def test_end_tokens_of_both_files_count_once(tmp_path: Path) -> None:
     write_config(tmp_path, eos_token_id=[2, 7])
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
@@ -219,7 +231,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; allowed: 1.0"),
     ({"tie_word_embeddings": 1}, "tie_word_embeddings is 1; allowed: true, false"),
-    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; allowed: silu, gelu_pytorch_tanh"),
+    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; allowed: silu, swish, gelu_pytorch_tanh"),
     (
         {"architectures": ["MixtralForCausalLM"], "hidden_act": "gelu_pytorch_tanh", **EXPERTS},
         "hidden_act is 'gelu_pytorch_tanh'; allowed: silu",
