@@ -92,15 +92,25 @@ def _regular_file(path: Path) -> Path:
     return path
 
 
+def read_weight_map(shard: Path) -> dict[str, str]:
+    """Return the name of each tensor's file by the index that a shard belongs to.
+
+    Raises:
+        InvalidModelError: the index is damaged.
+    """
+    single = _SAFETENSORS if is_safetensors(shard) else _TORCH
+    return _read_index(shard.with_name(f"{single}.index.json"))
+
+
 def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
-    names = _index_shards(index)
+    names = sorted(set(_read_index(index).values()))
     for name in names:
         if not (folder / name).is_file():
             raise InvalidModelError(f"{index} names {name}, which is missing; allowed: all its shards")
     return tuple(folder / name for name in names)
 
 
-def _index_shards(path: Path) -> list[str]:
+def _read_index(path: Path) -> dict[str, str]:
     weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidModelError(f"{path}: weight_map is {weight_map!r}; allowed: tensor names to file names")
@@ -109,7 +119,7 @@ def _index_shards(path: Path) -> list[str]:
             raise InvalidModelError(
                 f"{path}: weight_map holds {name!r:.200}; allowed: file names in the same folder"
             )
-    return sorted(set(weight_map.values()))
+    return weight_map
 
 
 def is_safetensors(path: Path) -> bool:

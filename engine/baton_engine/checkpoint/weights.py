@@ -21,7 +21,6 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.adapter_places import AdapterPlaces
-from baton_engine.checkpoint.gguf_files import read_gguf_entries
 from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
 from baton_engine.checkpoint.quantization.layer_format import (
@@ -32,14 +31,8 @@ from baton_engine.checkpoint.quantization.layer_format import (
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
 from baton_engine.checkpoint.reading_progress import ReadingProgress
-from baton_engine.checkpoint.torch_files import read_torch_entries
-from baton_engine.checkpoint.weight_files import (
-    TensorEntry,
-    find_weight_files,
-    is_gguf,
-    is_safetensors,
-    read_entries,
-)
+from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files
+from baton_engine.checkpoint.weight_tables import read_tables
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _TORCH_DTYPES: Final = {
@@ -112,15 +105,7 @@ class WeightReader:
         """Shapes of the tensors handed out so far, by name."""
         self.folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
-        self._entries: dict[str, TensorEntry] = {}
-        for path in self._files(folder):
-            entries = read_table(path)
-            for name in entries.keys() & self._entries.keys():
-                raise InvalidModelError(
-                    f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
-                )
-            self._entries.update(entries)
-        self._entries = (names or _with_prefix)(self._entries)
+        self._entries = (names or _with_prefix)(read_tables(self._files(folder)))
         if quantization is not None and quantization.method == "fp8":
             self._entries = separate_fp8_experts(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
@@ -381,13 +366,6 @@ def _with_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     if "embed_tokens.weight" not in entries:
         return entries
     return {name if name.startswith(_HEADS) else f"model.{name}": entry for name, entry in entries.items()}
-
-
-def read_table(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of one weight file of any format, by name."""
-    if is_gguf(path):
-        return read_gguf_entries(path)
-    return read_entries(path) if is_safetensors(path) else read_torch_entries(path)
 
 
 def _fill(flat: Tensor, file: BufferedReader, entry: TensorEntry, content: xxhash.xxh3_128) -> None:

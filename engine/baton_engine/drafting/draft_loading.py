@@ -15,7 +15,8 @@ from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.speculative_config import SpeculativeMethod, refusal
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files
-from baton_engine.checkpoint.weights import WeightReader, read_table
+from baton_engine.checkpoint.weight_tables import read_tables
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import resolve_device
 from baton_engine.drafting.draft_guard import Drafter
 from baton_engine.drafting.draft_model import DraftModel
@@ -54,10 +55,10 @@ class DraftPlan:
         config = self.head.layer if self.head is not None else read_model_config(self.folder)
         dtype = resolve_dtype(settings.dtype, config.dtype, device)
         paths = () if settings.has_dummy_weights else find_weight_files(self.folder)
-        tables = [read_table(path) for path in paths]
-        num_values = sum(math.prod(entry.shape) for table in tables for entry in table.values())
+        entries = read_tables(paths)
+        num_values = sum(math.prod(entry.shape) for entry in entries.values())
         if self.head is not None and settings.parallel.num_ranks > 1:
-            has_own = any(has_embedding(head_names(table)) for table in tables)
+            has_own = has_embedding(head_names(entries))
             num_values += self.head.num_shared_values(has_embedding=has_own)
         spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
         return MemoryBeside(

@@ -151,8 +151,12 @@ class _Tensors:
 
     def norm(self, name: str) -> LayerNorm:
         size = (self._config.hidden_size,)
-        bias = self.load(f"{name}.bias", size) if self._config.has_norm_bias else None
-        return LayerNorm(self.load(f"{name}.weight", size), bias, self._config.norm_eps, self._kernels)
+        # Files that were converted from TensorFlow have its names.
+        is_older = f"{self._prefix}{name}.gamma" in self._weights
+        weight_name, bias_name = ("gamma", "beta") if is_older else ("weight", "bias")
+        bias = self.load(f"{name}.{bias_name}", size) if self._config.has_norm_bias else None
+        weight = self.load(f"{name}.{weight_name}", size)
+        return LayerNorm(weight, bias, self._config.norm_eps, self._kernels)
 
     def linear(
         self, prefix: str, names: Sequence[str], in_size: int, out_sizes: Sequence[int], *, has_bias: bool

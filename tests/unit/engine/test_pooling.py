@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -131,6 +132,24 @@ def test_hidden_states_of_encoders_equal_those_of_transformers(
     found = engine.hidden(PROMPTS, None if types is None else torch.cat(types))
     expected = map(partial(reference, model), PROMPTS, types or [None] * len(PROMPTS))
     close(found, list(expected))
+
+
+def test_norms_under_the_names_of_tensorflow_are_read(
+    tmp_path: Path, written: Callable[[str], Written]
+) -> None:
+    source, model = written("bert")
+    folder = Path(shutil.copytree(source, tmp_path / "model"))
+    older = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = {
+        name.removesuffix(end) + older.get(end, end): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        for end in [".".join(name.split(".")[-2:])]
+    }
+    assert any(name.endswith("LayerNorm.gamma") for name in tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    close(EnginePooler(folder).hidden(PROMPTS), [reference(model, prompt) for prompt in PROMPTS])
+    theirs = BertModel.from_pretrained(folder).eval()
+    assert torch.equal(reference(theirs, PROMPTS[0]), reference(model, PROMPTS[0]))
 
 
 def test_a_decoder_may_see_its_whole_prompt(written: Callable[[str], Written]) -> None:

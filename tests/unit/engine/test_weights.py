@@ -125,6 +125,22 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
         load_model(folder)
 
 
+def test_of_a_tensor_in_two_shards_that_which_the_index_names_is_read(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", is_sharded=True)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    expected = WeightReader(folder, torch.float32).load(Q_NAME, (64, 64))
+    others = [
+        path for path in sorted(folder.glob("*.safetensors")) if path.name != index["weight_map"][Q_NAME]
+    ]
+    for other in (others[0], others[-1]):
+        save_file(load_file(other) | {Q_NAME: torch.zeros(64, 64)}, other, {"format": "pt"})
+    assert torch.equal(WeightReader(folder, torch.float32).load(Q_NAME, (64, 64)), expected)
+    del index["weight_map"][Q_NAME]
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InvalidModelError, match=rf"tensor {Q_NAME} is in model-.*; allowed: that which"):
+        WeightReader(folder, torch.float32)
+
+
 @pytest.mark.parametrize("weight_map", [None, {}, {"a": "../secret.safetensors"}, {"a": 3}, {"a": ["b"]}])
 def test_a_damaged_index_is_refused(folder: Path, weight_map: object) -> None:
     (folder / "model.safetensors").unlink()
