@@ -15,7 +15,7 @@ from baton_engine.models.decoder_config import Activation
 
 _BARE_SUFFIXES: Final = (
     *("ForProcessRewardModel", "ForRewardModel", "ForSequenceClassification", "ForTokenClassification"),
-    *("TextModel", "Model"),
+    *("TextForSequenceClassification", "TextModel", "Model"),
 )
 """Ends of names of architectures that have another head in the place of that of a language model, or none."""
 WindowPattern = Callable[[ConfigFields, int], bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,10 @@ from baton_engine.checkpoint.model_config import (
     read_eos_token_ids,
 )
 
-ARCHITECTURES: Final = ("GPT2LMHeadModel", "OPTForCausalLM")
+_GPT2: Final = ("GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification")
+_OPT: Final = ("OPTForCausalLM", "OPTModel", "OPTForSequenceClassification")
+"""The language model first; the others have no head, or another one in its place."""
+ARCHITECTURES: Final = (*_GPT2, *_OPT)
 _GPT2_KEYS: Final = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -134,10 +137,12 @@ def read_learned_positions_config(
         InvalidModelError: a file or key is missing, or a value is of the wrong type, contradicts another or
             asks for what the engine does not implement.
     """
-    return (
-        _read_gpt2(folder, fields)
-        if read_architecture(fields) == "GPT2LMHeadModel"
-        else _read_opt(folder, fields)
+    architecture = read_architecture(fields)
+    if not fields.boolean("is_causal", True):
+        raise fields.refuse("is_causal", False, "true")
+    read = _read_gpt2 if architecture in _GPT2 else _read_opt
+    return replace(
+        read(folder, fields), architecture=architecture, has_head=architecture in (_GPT2[0], _OPT[0])
     )
 
 
@@ -151,7 +156,7 @@ def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
     scale = (hidden_size // num_heads) ** -0.5 if fields.boolean("scale_attn_weights", True) else 1.0
     is_scaled_by_layer = fields.boolean("scale_attn_by_inverse_layer_idx", False)
     return LearnedPositionsConfig(
-        architecture="GPT2LMHeadModel",
+        architecture=_GPT2[0],
         names=_GPT2_NAMES,
         vocab_size=fields.integer("vocab_size", 50257),
         embedding_size=hidden_size,
@@ -181,7 +186,7 @@ def _read_opt(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
     num_heads = _read_num_heads(fields, "num_attention_heads", "hidden_size", hidden_size, 12)
     is_pre_norm = fields.boolean("do_layer_norm_before", True)
     return LearnedPositionsConfig(
-        architecture="OPTForCausalLM",
+        architecture=_OPT[0],
         names=_OPT_NAMES,
         vocab_size=fields.integer("vocab_size", 50272),
         embedding_size=fields.integer("word_embed_proj_dim", hidden_size),

@@ -204,18 +204,6 @@ def test_a_deeply_nested_header_is_refused(folder: Path) -> None:
         load(folder)
 
 
-def test_a_tensor_in_two_shards_is_refused_by_name(folder: Path) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    name = "model.norm.weight"
-    save_file(tensors, folder / "one.safetensors")
-    save_file({name: tensors[name]}, folder / "two.safetensors")
-    index = {"weight_map": dict.fromkeys(tensors, "one.safetensors") | {name: "two.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InvalidModelError, match=f"tensor {name} is in "):
-        load(folder)
-
-
 def test_random_damage_to_the_header_is_refused_or_harmless(folder: Path) -> None:
     stored = (folder / WEIGHTS).read_bytes()
     header_end = 8 + int.from_bytes(stored[:8], "little")

@@ -74,6 +74,7 @@ def test_no_sequence_is_longer_than_the_table_of_positions(
     ("variant", "key", "value", "allowed"),
     [
         ("gpt2", "add_cross_attention", True, "false"),
+        ("opt", "is_causal", False, "true"),
         ("gpt2", "activation_function", "tanh", "gelu, gelu_new, gelu_pytorch_tanh, relu"),
         ("gpt2", "n_head", 7, r"a divisor of n_embd \(64\)"),
         ("opt", "num_attention_heads", 7, r"a divisor of hidden_size \(64\)"),

@@ -19,7 +19,11 @@ from transformers import (
     BertForTokenClassification,
     BertModel,
     Gemma3TextConfig,
+    Gemma3TextForSequenceClassification,
     Gemma3TextModel,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2Model,
     GteConfig,
     GteForSequenceClassification,
     GteModel,
@@ -30,6 +34,9 @@ from transformers import (
     NomicBertConfig,
     NomicBertForSequenceClassification,
     NomicBertModel,
+    OPTConfig,
+    OPTForSequenceClassification,
+    OPTModel,
     PreTrainedModel,
     Qwen2Config,
     Qwen2Model,
@@ -84,6 +91,11 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
     "nomic-bert-score": (NomicBertConfig, NomicBertForSequenceClassification, {"num_labels": 1}),
     "qwen3-3-classes": (Qwen3Config, Qwen3ForSequenceClassification, {**QWEN, "num_labels": 3}),
+    "gemma3-score": (Gemma3TextConfig, Gemma3TextForSequenceClassification, {**QWEN, "num_labels": 1}),
+    "gpt2": (GPT2Config, GPT2Model, {"n_inner": 96}),
+    "gpt2-score": (GPT2Config, GPT2ForSequenceClassification, {"pad_token_id": 0, "num_labels": 1}),
+    "opt": (OPTConfig, OPTModel, {"ffn_dim": 96, "word_embed_proj_dim": 48}),
+    "opt-3-classes": (OPTConfig, OPTForSequenceClassification, {"ffn_dim": 96, "num_labels": 3}),
     "bert-tokens": (BertConfig, BertForTokenClassification, {"num_labels": 4}),
     "roberta-tokens": (RobertaConfig, RobertaForTokenClassification, {"num_labels": 4}),
     "modernbert-tokens": (ModernBertConfig, ModernBertForTokenClassification, {**MODERN, "num_labels": 4}),
@@ -164,7 +176,7 @@ def test_a_decoder_may_see_its_whole_prompt(written: Callable[[str], Written]) -
     close(engine.hidden(PROMPTS), [out.last_hidden_state[0] for out in expected])
 
 
-@pytest.mark.parametrize("name", ["bert", "qwen3"])
+@pytest.mark.parametrize("name", ["bert", "qwen3", "gpt2", "opt"])
 def test_embeddings_are_pooled_as_said(name: str, written: Callable[[str], Written]) -> None:
     folder, model = written(name)
     expected = [reference(model, prompt) for prompt in PROMPTS]
