@@ -77,7 +77,7 @@ _TYPES: Final = {
     **{name: name for name in ("default", "linear", "dynamic", "yarn", "longrope", "llama3")},
     "su": "longrope",
 }
-"""What `rope_type` may be, and which type that is."""
+"""The allowed names under `rope_type`, with the type of each."""
 _NONE: Final = ConfigFields("", {})
 _PHI3_TYPES: Final = {"default": "default", **dict.fromkeys(("longrope", "su", "yarn"), "longrope")}
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.weights import WeightReader
