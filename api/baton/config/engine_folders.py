@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
+from baton_core.model.config_overrides import overridden
 from baton_engine.checkpoint.config_fields import read_json_object
-from baton_engine.checkpoint.config_overrides import overridden
 from baton_engine.checkpoint.model_fields import find_lone_gguf, read_base_config, read_gguf_config
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.models.transformers_config import load_transformers_config

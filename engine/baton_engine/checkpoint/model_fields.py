@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from baton_core.model.config_overrides import overridden
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
-from baton_engine.checkpoint.config_overrides import overridden
 from baton_engine.checkpoint.gguf_files import ARCHITECTURES, CONFIG_KEYS, ROPE_FACTORS, gguf_architecture
 from baton_engine.checkpoint.gguf_header import GgufHeader, read_gguf_header
 from baton_engine.checkpoint.weight_files import find_gguf

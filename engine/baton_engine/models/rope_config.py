@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from baton_core.model.config_overrides import has_sections
 from baton_engine.checkpoint.config_fields import MAX_INTEGER, ConfigFields
-from baton_engine.checkpoint.config_overrides import has_sections
 
 logger = logging.getLogger(__name__)
 

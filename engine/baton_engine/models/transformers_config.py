@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton_core.kv_layout.kv_spec import KVSpec, group_layers
+from baton_core.model.config_overrides import ROPE_KEYS, overridden
 from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_INTEGER, MAX_LAYERS, ConfigFields
-from baton_engine.checkpoint.config_overrides import ROPE_KEYS, overridden
 from baton_engine.checkpoint.model_config import (
     read_architecture,
     read_checkpoint_dtype,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError
+from baton_core.model.config_overrides import overridden
 from baton_core.requests.sampling_params import SamplingParams
 from baton_router.text.byte_level_bpe import MERGES, VOCABULARY, ByteLevelBpe
 from baton_sandbox.model_files import check_links
@@ -108,7 +109,7 @@ def read_model_folder(
     for folder in {path, tokenizer}:
         check_links(folder)
     overrides = overrides or {}
-    config = {**read_json(path / "config.json", is_optional="architectures" in overrides), **overrides}
+    config = overridden(read_json(path / "config.json", is_optional="architectures" in overrides), overrides)
     generation = read_json(path / "generation_config.json", is_optional=True)
     tokenizer_config = read_json(tokenizer / "tokenizer_config.json", is_optional=True)
     templates = _chat_templates(tokenizer, tokenizer_config)

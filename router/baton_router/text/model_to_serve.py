@@ -36,7 +36,7 @@ def read_served_model(model: ModelFolder, logits_processors: tuple[str, ...] = (
 
 def _eos_token_ids(path: Path, values: Mapping[str, Any]) -> list[int]:
     value = values.get("eos_token_id")
-    token_ids = value if isinstance(value, list) else [] if value is None else [value]
+    token_ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             allowed = "a token id, or a list of token ids"

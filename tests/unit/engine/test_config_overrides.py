@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +15,15 @@ from baton.config.engine_folders import with_local_folders
 from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.models.transformers_config import load_transformers_config
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.weight_check import check_weights
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.model_to_serve import read_served_model
 from tests.models import change_config, make_model
 
 YARN: Final = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
@@ -101,6 +105,9 @@ def test_rope_is_overridden_under_either_name(
     given = copy.deepcopy(overrides)
     change_config(folder, **{"rope_parameters": None, **file})
     config = read_model_config(folder, overrides=overrides)
+    at_router = read_served_model(read_model_folder(folder, overrides=overrides)).description
+    at_worker = describe_folder(folder, config, overrides)
+    assert replace(at_router, tokenizer="") == replace(at_worker, tokenizer="")
     if variant == "llama":
         assert config.kv_variant == plain.kv_variant
     assert load_transformers_config(folder, overrides).rope_parameters == section

@@ -18,6 +18,7 @@ from baton_engine.sizing import KVCacheSettings
 from baton_engine.weight_check import check_weights
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.model_to_serve import read_served_model
+from tests.models import change_config
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "pooling"
 FIXTURE = FIXTURES / "bert-mean-dense-normalize"
@@ -30,6 +31,12 @@ def test_a_router_and_a_worker_describe_a_folder_alike(folder: Path) -> None:
     assert at_router.eos_token_ids == (2,), "encoders name an end token, too"
     at_worker = describe_folder(folder, read_model_config(folder))
     assert replace(at_router, tokenizer="") == replace(at_worker, tokenizer="")
+
+
+def test_an_end_token_of_minus_one_is_none_for_both(tmp_path: Path) -> None:
+    folder = change_config(Path(shutil.copytree(FIXTURE, tmp_path / "model")), eos_token_id=-1)
+    at_router = read_served_model(read_model_folder(folder)).description
+    assert at_router.eos_token_ids == describe_folder(folder, read_model_config(folder)).eos_token_ids == ()
 
 
 def read_of(folder: Path) -> ReadModel:

@@ -1,4 +1,4 @@
-"""Values that come before those of a model's config.json. Imports no torch."""
+"""Values that come before those of a model's config.json."""
 
 from __future__ import annotations
 
