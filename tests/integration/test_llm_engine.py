@@ -77,6 +77,17 @@ def test_aborted_requests_show_nothing_more(engine: LLMEngine) -> None:
     assert engine.get_metrics()[2].value == 0, "blocks are still in use"  # type: ignore[union-attr]
 
 
+def test_the_name_of_an_aborted_request_is_free_at_once(engine: LLMEngine) -> None:
+    for _ in range(2):
+        engine.add_request("again", PROMPT, greedy(100))
+        for _ in range(3):
+            engine.step()
+        engine.abort_request("again")
+    engine.add_request("again", PROMPT, greedy(3))
+    assert len(run(engine)["again"][-1].outputs[0].token_ids) == 3
+    assert engine._executor.load().kv_cache_usage == 0, "blocks are still in use"
+
+
 def test_a_name_is_one_request_s(engine: LLMEngine) -> None:
     engine.add_request("twice", PROMPT, greedy(2))
     with pytest.raises(InvalidRequestError, match="request_id is 'twice'; allowed: a name that no open"):

@@ -36,6 +36,7 @@ from baton_router.core.flow.request_record import RequestRecord
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.router_events import (
+    ClientGone,
     EmitPromptLogprobs,
     EmitTokens,
     FailRequest,
@@ -91,6 +92,13 @@ class CorePair:
         """Pass an event to the router's core."""
         self._to_router.append(event)
         self._exchange()
+
+    def abandon(self, request_id: str) -> None:
+        """End a request whose client reads no more: its end is no effect."""
+        self.feed(ClientGone(request_id=request_id))
+        ends = [one for one in self.effects if isinstance(one, FailRequest) and one.request_id == request_id]
+        for end in ends:
+            self.effects.remove(end)
 
     @property
     def is_step_in_flight(self) -> bool:

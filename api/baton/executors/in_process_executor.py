@@ -23,7 +23,6 @@ from baton_core.worker.worker_events import StepDone, StepFailed
 from baton_engine.steps.step_pipeline import StepPipeline
 from baton_kv.in_process import InProcessConnector
 from baton_router.core.router_events import (
-    ClientGone,
     EmitPromptLogprobs,
     EmitTokens,
     FailRequest,
@@ -100,7 +99,7 @@ class InProcessExecutor:
         for request_id in request_ids:
             self._waiting.pop(request_id, None)
             if (text := self._running.pop(request_id, None)) is not None:
-                self._cores.feed(ClientGone(request_id=request_id))
+                self._cores.abandon(request_id)
                 aborted = FailRequest(request_id=request_id, code=ErrorCode.CANCELLED, message="aborted")
                 self._note_ended(text, aborted)
 
