@@ -128,6 +128,24 @@ def test_tensors_that_do_not_fit_are_refused_and_the_old_weights_stay(
     assert llm.get_weight_version() == "default"
 
 
+def test_a_switch_that_fails_behind_a_step_in_flight_leaves_the_engine_at_work(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    lost = Path(shutil.copytree(folders[1], tmp_path / "lost"))
+    with LLM.from_engine_args(tiny_args(folders[0], async_scheduling=True)) as llm:
+        expected = tokens(llm)
+        llm.start_weight_update()
+        llm.update_weights({"update_info": {"path": str(lost)}})
+        shutil.rmtree(lost)
+        llm.llm_engine.add_request("left", PROMPT, greedy(40))
+        for _ in range(4):
+            llm.llm_engine.step()
+        llm.llm_engine.abort_request("left")
+        with pytest.raises(InvalidModelError, match="is missing; allowed: an existing folder"):
+            llm.finish_weight_update()
+        assert tokens(llm) == expected
+
+
 def test_weights_without_an_update_are_refused(llm: LLM, folders: tuple[Path, Path]) -> None:
     for info in ({"path": str(folders[1])}, {"tensors": {"a": torch.zeros(1)}}):
         with pytest.raises(BatonError, match="allowed: start_weight_update first"):

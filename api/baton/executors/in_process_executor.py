@@ -228,12 +228,12 @@ class InProcessExecutor:
         if num_open:
             text = f"finish_weight_update has to wait; allowed with {num_open} requests open: 0"
             raise RequestError(ErrorCode.OVERLOADED, text)
-        self._steps.close()
+        self._forget_blocks()  # also if the switch fails: it may have lost the pool by then
         switch = SwitchWeights(path=version.path, weights=version.weights)
         (weights,) = self._controls.run_on_ranks(switch)
         self._update.finish()
         self._config = self._config.with_weights(weights)
-        self._forget_blocks()
+        self._cores = self._new_cores()
         return [weights]
 
     def _forget_blocks(self) -> None:
