@@ -14,7 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from baton import LLM
-from baton_core.errors import BatonError, InvalidConfigError, InvalidModelError, InvalidRequestError
+from baton_core.errors import (
+    BatonError,
+    InvalidConfigError,
+    InvalidModelError,
+    InvalidRequestError,
+    RequestError,
+)
+from baton_worker.engine.resident_engine import ResidentEngine
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
 
@@ -144,6 +151,25 @@ def test_a_switch_that_fails_behind_a_step_in_flight_leaves_the_engine_at_work(
         with pytest.raises(InvalidModelError, match="is missing; allowed: an existing folder"):
             llm.finish_weight_update()
         assert tokens(llm) == expected
+
+
+def test_after_a_switch_without_room_for_the_pool_it_wakes_up_with_the_new_weights(
+    llm: LLM, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise InvalidConfigError("no room")
+
+    tokens(llm)
+    with monkeypatch.context() as patch:
+        patch.setattr(ResidentEngine, "_start", fail)
+        with pytest.raises(InvalidConfigError, match="no room"):
+            update(llm, path=str(folders[1]))
+    with pytest.raises(RequestError, match="the engine sleeps without kv_cache; allowed: wake_up first"):
+        tokens(llm)
+    assert llm.wake_up()
+    assert tokens(llm) == tokens_of(folders[1])
+    llm.finish_weight_update()
+    assert tokens(llm) == tokens_of(folders[1])
 
 
 def test_weights_without_an_update_are_refused(llm: LLM, folders: tuple[Path, Path]) -> None:

@@ -277,7 +277,8 @@ class ResidentEngine:
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.
 
-        They are loaded beside the old ones, which stay if that fails.
+        They are loaded beside the old ones, which stay if that fails. If the pool cannot be taken back for
+        the new ones, it sleeps without it.
 
         Raises:
             RequestError: UNAVAILABLE, it sleeps.
@@ -294,9 +295,11 @@ class ResidentEngine:
         self._adopt(model)
         self._engine = self._drafter = None
         self._give_back_pool()
+        self._away |= {EnginePart.KV_CACHE}
         self._read, self._weight_folder = model.read, Path(path)
         free_unused(self._device)
         self._engine = self._start(model)
+        self._away -= {EnginePart.KV_CACHE}
 
     def _compute_here(self) -> None:
         """Compute on the engine's GPU in this thread, if it has one: a thread begins with the first."""
