@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from baton import LLM, CompletionOutput, RequestOutput, SamplingParams
+from baton import LLM, CompletionOutput, LLMEngine, RequestOutput, SamplingParams
 from baton_core.worker.step_plan import StepPlan
 from baton_worker.core.scheduler import Scheduler
 from tests.integration.tiny_llm import greedy, tiny_args
@@ -71,3 +71,14 @@ def test_the_tokens_are_those_of_an_engine_that_plans_step_by_step(
         stopped = llm.generate(prompts[0], greedy(24, stop_token_ids=[stop]), use_tqdm=False)
         assert list(stopped[0].outputs[0].token_ids) == list(expected[0][0].token_ids[: first + 1])
         assert len(ahead) == first + 1, "one step too many, and no more"
+
+
+def test_after_the_last_request_is_aborted_nothing_is_in_use(folder: Path) -> None:
+    engine = LLMEngine.from_engine_args(tiny_args(folder, async_scheduling=True))
+    engine.add_request("left", ASKED[0][0], greedy(40))
+    for _ in range(4):
+        engine.step()
+    engine.abort_request("left")
+    running, waiting, usage = engine.get_metrics()[:3]
+    assert (running.value, waiting.value, usage.value) == (0, 0, 0)  # type: ignore[union-attr]
+    engine.close()

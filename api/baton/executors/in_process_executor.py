@@ -102,6 +102,7 @@ class InProcessExecutor:
                 self._cores.abandon(request_id)
                 aborted = FailRequest(request_id=request_id, code=ErrorCode.CANCELLED, message="aborted")
                 self._note_ended(text, aborted)
+        self._end_idle_steps()
 
     def step(self) -> list[tuple[str, ExecutorEvent]]:
         """Run one step if a request is open and the engine is awake; returns its events."""
@@ -116,8 +117,7 @@ class InProcessExecutor:
         events: list[tuple[str, ExecutorEvent]] = []
         while self._cores.effects:
             events += self._read(self._cores.effects.popleft())
-        while self._cores.is_step_in_flight and not self._running:
-            self._compute()
+        self._end_idle_steps()
         return events
 
     def control(self, command: Control) -> list[Any]:
@@ -191,6 +191,11 @@ class InProcessExecutor:
                 self._note_ended(text, effect)
                 return [(request_id, RequestError(code, message))]
         assert_never(effect)
+
+    def _end_idle_steps(self) -> None:
+        """Take back the steps in flight that compute for nobody, and with them their blocks."""
+        while self._cores.is_step_in_flight and not self._running:
+            self._compute()
 
     def _compute(self) -> None:
         plans = self._cores.plan()
