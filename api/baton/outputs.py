@@ -56,7 +56,8 @@ class RequestStateStats:
             AttributeError: always.
         """
         raise AttributeError(
-            "num_preemptions is counted for each worker: the metric vllm:num_preemptions_total"
+            "num_preemptions is counted for each worker: the metric vllm:num_preemptions_total, "
+            "or vllm:num_preemptions of get_metrics() where the engine is in this process"
         )
 
 

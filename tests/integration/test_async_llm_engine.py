@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from baton import AsyncEngineArgs, AsyncLLMEngine, RequestOutput, RequestOutputKind
-from baton.executors.executor import ExecutorLoad
 from baton_core.errors import InvalidRequestError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
@@ -62,8 +61,10 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def until_idle(engine: AsyncLLMEngine) -> None:
     """Wait until nothing runs and no block is in use."""
-    while await engine._executor.load() != ExecutorLoad():  # noqa: ASYNC110  (the engine tells nobody)
+    load = await engine._executor.load()
+    while load.num_running or load.num_waiting or load.kv_cache_usage:
         await asyncio.sleep(0.01)
+        load = await engine._executor.load()
 
 
 def test_a_short_prompt_is_not_handed_over(engine: AsyncLLMEngine) -> None:

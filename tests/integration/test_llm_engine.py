@@ -133,6 +133,28 @@ def test_figures_are_logged_unless_it_is_told_not_to(
     assert len(caplog.messages) == 1
 
 
+def test_an_emptied_cache_sets_no_count_back(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "llama", "llama")
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+    args = tiny_args(folder, num_gpu_blocks_override=6, speculative_config=drafts)
+    engine = LLMEngine.from_engine_args(args)
+    for number in range(4):
+        engine.add_request(str(number), [5, 6, 7, 8, 9 + number] * 6, greedy(60))
+    run(engine)
+
+    def counts() -> dict[str, object]:
+        names = ("vllm:num_preemptions", "vllm:spec_decode_num_drafts")
+        return {one.name: one.value for one in engine.get_metrics() if one.name in names}  # type: ignore[union-attr]
+
+    before = counts()
+    assert all(before.values())
+    assert engine.reset_prefix_cache()
+    engine.sleep(1)
+    engine.wake_up()
+    assert counts() == before
+    engine.close()
+
+
 def test_many_more_requests_than_run_at_once_come_out(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "llama", "llama", num_layers=1)
     engine = LLMEngine.from_engine_args(tiny_args(folder, max_num_seqs=64, max_num_batched_tokens=512))

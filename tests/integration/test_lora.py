@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,27 @@ def test_adapters_are_refused_by_name_before_they_are_loaded(
         assert (llm.llm_engine.remove_lora(1), llm.llm_engine.remove_lora(1)) == (True, False)
     with pytest.raises(InvalidRequestError, match="lora_int_id is 0"):
         LoRARequest("a", 0, "/a")
+
+
+def test_an_adapter_stays_loaded_while_its_model_keeps_its_weights(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", "llama")
+    path = make_adapter(tmp_path / "adapter", model)
+    case = (
+        LoRARequest("adapter", 1, str(path)),
+        *MergedReference(model, path).draw_greedy(40, NUM_TOKENS, [7]),
+    )
+    with LLM(str(model), enable_lora=True, **SIZES) as llm:
+        assert generate(llm, [case]) == [case[2]]
+        shutil.rmtree(path)
+        assert llm.reset_prefix_cache()
+        assert generate(llm, [case]) == [case[2]]
+        llm.sleep(1)
+        llm.wake_up()
+        assert generate(llm, [case]) == [case[2]]
+        llm.sleep(2)
+        llm.wake_up()
+        with pytest.raises(RequestError, match="adapter"):
+            generate(llm, [case])
 
 
 def test_a_router_serves_adapters_under_names_of_their_own(cases: tuple[Path, list[Case]]) -> None:

@@ -139,11 +139,14 @@ class GenerationMetrics:
             "num_requests_waiting": float(load.num_waiting),
             "kv_cache_usage_perc": load.kv_cache_usage,
         }
+        counts = dict(self._counts)
+        if load.num_preemptions is not None:
+            counts["num_preemptions"] = load.num_preemptions
         metrics: list[Metric] = [
             Gauge(name=f"vllm:{name}", labels=labels, value=value) for name, value in gauges.items()
         ]
         metrics += [
-            Counter(name=f"vllm:{name}", labels=labels, value=value) for name, value in self._counts.items()
+            Counter(name=f"vllm:{name}", labels=labels, value=value) for name, value in counts.items()
         ]
         for reason, count in self._ends.items():
             ended = {**labels, "finished_reason": reason.value}

@@ -84,6 +84,17 @@ class CorePair:
         self._to_worker: deque[WorkerEvent] = deque([RouterJoined(router_id=_ROUTER_ID)])
         self._router.on_event(time.monotonic(), WorkerJoined(info=worker_info(Role.MIXED, config, "", b"")))
 
+    def carry_on(self, previous: CorePair) -> None:
+        """Count on from other cores without open requests, and know the adapters that they have loaded."""
+        mine, theirs = self._worker, previous._worker
+        mine.scheduler.num_preemptions = theirs.scheduler.num_preemptions
+        mine.scheduler.speculation.counts = theirs.scheduler.speculation.counts
+        mine.preparations.adapters.adopt(theirs.preparations.adapters)
+
+    def drop_adapters(self) -> None:
+        """Drop the adapters that are loaded and that no request uses."""
+        self._work(self._worker.preparations.adapters.drop_idle())
+
     def record(self, request_id: str) -> RequestRecord | None:
         """Return the router's record of a request."""
         return self._router.log.get(request_id)
@@ -117,6 +128,10 @@ class CorePair:
     def drafts(self) -> DraftCounts | None:
         """The counts of speculation; None where nothing is drafted."""
         return self._worker.scheduler.speculation.counts if self._worker.config.speculative else None
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._worker.scheduler.num_preemptions
 
     def load(self) -> WorkerLoad:
         """Return the current load of the worker."""

@@ -24,6 +24,8 @@ class ExecutorLoad:
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
     """Share of the blocks that are in use: 0 to 1."""
+    num_preemptions: int | None = None
+    """Sequences whose blocks were taken for others; None where workers tell of it themselves."""
     drafts: DraftCounts | None = None
     """Counts of speculation; None where nothing is drafted, or workers tell of it themselves."""
 

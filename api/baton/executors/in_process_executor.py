@@ -134,6 +134,8 @@ class InProcessExecutor:
                 if self._running or self._waiting:
                     raise InvalidRequestError("level", level, "0 while requests are open")
                 answers = self._controls.run_on_ranks(command)
+                if level == 2:
+                    self._cores.drop_adapters()
                 self._forget_blocks()
                 return answers
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
@@ -150,6 +152,7 @@ class InProcessExecutor:
             num_running=load.num_running,
             num_waiting=load.num_waiting + len(self._waiting),
             kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
+            num_preemptions=self._cores.num_preemptions,
             drafts=self._cores.drafts,
         )
 
@@ -233,18 +236,22 @@ class InProcessExecutor:
         if num_open:
             text = f"finish_weight_update has to wait; allowed with {num_open} requests open: 0"
             raise RequestError(ErrorCode.OVERLOADED, text)
+        self._cores.drop_adapters()
         self._forget_blocks()  # also if the switch fails: it may have lost the pool by then
         switch = SwitchWeights(path=version.path, weights=version.weights)
         (weights,) = self._controls.run_on_ranks(switch)
         self._update.finish()
         self._config = self._config.with_weights(weights)
-        self._cores = self._new_cores()
+        self._replace_cores()
         return [weights]
 
     def _forget_blocks(self) -> None:
-        """Replace the cores: new ones know no block of the pool, and no adapter."""
+        """Replace the cores: new ones know no block of the pool."""
         self._steps.close()
-        self._engine.drop_adapters()
-        self._cores = self._new_cores()
+        self._replace_cores()
         for publisher in self._publishers:
             publisher.clear()
+
+    def _replace_cores(self) -> None:
+        previous, self._cores = self._cores, self._new_cores()
+        self._cores.carry_on(previous)

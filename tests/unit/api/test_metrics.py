@@ -40,7 +40,7 @@ def test_requests_are_counted() -> None:
     aborted = OutputBuilder(None, make_request(), partial(TokenTexts, str, bytes))
     aborted.abort()
     metrics.finish(aborted)
-    load = ExecutorLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25)
+    load = ExecutorLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25, num_preemptions=4)
     labels = {"model_name": "model", "engine": "0"}
     found = {(one.name, one.labels.get("finished_reason")): one for one in metrics.read(load)}
     assert found["vllm:num_requests_running", None] == Gauge(
@@ -54,8 +54,10 @@ def test_requests_are_counted() -> None:
     assert values["vllm:prefix_cache_queries", None] == 40, "one did not look"
     assert values["vllm:prefix_cache_hits", None] == 32
     assert values["vllm:prompt_tokens_cached", None] == 32
+    assert values["vllm:num_preemptions", None] == 4
     assert values["vllm:request_success", "length"] == 2
     assert values["vllm:request_success", "abort"] == 1
+    assert "vllm:num_preemptions" not in [one.name for one in metrics.read(ExecutorLoad())], "workers count"
     latency = found["vllm:e2e_request_latency_seconds", None]
     assert isinstance(latency, Histogram)
     assert (latency.count, latency.sum) == (2, pytest.approx(1.4))

@@ -130,6 +130,10 @@ class AdapterCache:
             del self._entries[digest]
         return [DropAdapter(digest=digest) for digest in idle]
 
+    def adopt(self, other: AdapterCache) -> None:
+        """Take over the adapters that another cache has loaded, and that no request uses."""
+        self._entries, self.load_s = other._entries, other.load_s
+
     def next_deadline(self) -> float | None:
         """The time when `overdue` names somebody."""
         return next(iter(self._deadlines.values()), None)

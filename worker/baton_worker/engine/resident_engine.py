@@ -269,11 +269,6 @@ class ResidentEngine:
             with suppress(BatonError):  # a rank is lost, and the group with it
                 self.group.change_adapter(digest)
 
-    def drop_adapters(self) -> None:
-        """Forget all adapters, which no step uses."""
-        for digest in list(self._adapters):
-            self.drop_adapter(digest)
-
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.
 
