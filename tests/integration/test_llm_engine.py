@@ -108,6 +108,31 @@ def test_a_request_that_fails_takes_no_other_with_it(engine: LLMEngine) -> None:
     assert len(run(engine)["good"][-1].outputs[0].token_ids) == 4
 
 
+def test_each_request_of_a_step_that_fails_is_told_of(
+    engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    for name in ("a", "b", "c", "dropped"):
+        engine.add_request(name, PROMPT[:5], greedy(4))
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._executor._steps, "_launch", fail)  # type: ignore[attr-defined]
+        with pytest.raises(RequestError, match=r"a: .*broken on purpose"):
+            engine.step()
+    engine.abort_request("dropped")
+    assert engine.open_requests == ()
+    for name in ("b", "c"):
+        assert engine.has_unfinished_requests()
+        with pytest.raises(InvalidRequestError, match=f"request_id is '{name}'"):
+            engine.add_request(name, PROMPT[:5], greedy(4))
+        with pytest.raises(RequestError, match=rf"{name}: .*broken on purpose"):
+            engine.step()
+    assert engine.step() == []
+    assert not engine.has_unfinished_requests()
+
+
 def test_bad_requests_are_refused_by_name(engine: LLMEngine) -> None:
     for given, said in (
         ({"params": greedy(1, stop_token_ids=(9999,))}, "stop_token_ids is 9999"),

@@ -191,7 +191,8 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         a later step.
 
         Raises:
-            RequestError: a request failed and has ended. The outputs of this step come with the next.
+            RequestError: a request failed and has ended. The outputs of this step come with the next, and so
+                do the errors of other requests, one with each step.
         """
         self._open.read(self._executor.step())
         return self._open.take(awaited)
@@ -220,7 +221,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
 
     @property
     def unfinished_requests(self) -> tuple[str, ...]:
-        """Ids of the requests that are not over, or whose last output no step has returned yet."""
+        """Ids of the requests that are not over, or whose last output or error no step has brought yet."""
         return self._open.unfinished
 
     # --- what operators do ---

@@ -25,6 +25,8 @@ class OpenRequests:
         self._open: dict[str, Builder] = {}
         self._news: dict[str, Builder] = {}
         """Requests with events since their last output; the ended ones leave with it."""
+        self._failures: dict[str, RequestError] = {}
+        """The errors that ended requests, by id, until each is raised."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -33,12 +35,12 @@ class OpenRequests:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Ids of the requests that are not over, or whose last output is not taken yet."""
-        return tuple(dict.fromkeys((*self._open, *self._news)))
+        """Ids of the requests that are not over, or whose last output or error is not taken yet."""
+        return tuple(dict.fromkeys((*self._open, *self._failures, *self._news)))
 
     def __contains__(self, request_id: object) -> bool:
         """Return whether an unfinished request has the id."""
-        return request_id in self._open or request_id in self._news
+        return any(request_id in ids for ids in (self._open, self._failures, self._news))
 
     def __len__(self) -> int:
         """Return the number of requests that are not over."""
@@ -61,14 +63,14 @@ class OpenRequests:
         """Take the events of a step; those of unknown requests are ignored.
 
         Raises:
-            RequestError: a request failed and has ended; the events of all others are taken.
+            RequestError: a request failed and has ended; the events of all others are taken. Of several each
+                is raised by a call of its own.
         """
-        failed: RequestError | None = None
         for request_id, event in events:
             if (builder := self._open.get(request_id)) is None:
                 continue
             if isinstance(event, BatonError):
-                failed = failed or RequestError(event.code, f"{request_id}: {event}")
+                self._failures[request_id] = RequestError(event.code, f"{request_id}: {event}")
                 del self._open[request_id]
                 self._news.pop(request_id, None)
                 continue
@@ -77,8 +79,8 @@ class OpenRequests:
             if builder.is_over:
                 del self._open[request_id]
                 self._metrics.finish(builder)
-        if failed is not None:
-            raise failed
+        if self._failures:
+            raise self._failures.pop(next(iter(self._failures)))
 
     def take(self, awaited: Container[str] | None = None) -> list[AnyOutput]:
         """Return what there is to show; with `awaited` only the last outputs of those requests."""
@@ -100,9 +102,10 @@ class OpenRequests:
         return ended
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget the outputs of ended requests."""
+        """Forget the outputs and errors of ended requests."""
         for name in request_ids:
             self._news.pop(name, None)
+            self._failures.pop(name, None)
 
 
 def push_event(builder: Builder, event: InboxEvent) -> None:
