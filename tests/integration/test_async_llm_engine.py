@@ -155,6 +155,41 @@ def test_an_aborted_request_ends_with_what_it_has(engine: AsyncLLMEngine) -> Non
     run(main)
 
 
+def test_an_abort_needs_nobody_who_reads(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        unread = engine.generate(PROMPT, greedy(LONG), "unread")
+        num_tokens = len((await anext(unread)).outputs[0].token_ids)
+        await engine.abort("unread")
+        assert engine.get_num_unfinished_requests() == 0
+        await until_idle(engine)
+        assert (await collect(engine.generate(PROMPT, greedy(3), "unread")))[-1].finished
+        (last,) = await collect(unread)
+        assert last.outputs[0].finish_reason == "abort"
+        assert num_tokens <= len(last.outputs[0].token_ids) < LONG
+
+    run(main)
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("abort", "abort"), ("wait", "length")])
+def test_a_sleep_needs_nobody_who_reads(engine: AsyncLLMEngine, mode: str, reason: str) -> None:
+    async def main() -> None:
+        unread = engine.generate(PROMPT, greedy(40), "unread")
+        await anext(unread)
+        async for output in engine.generate(PROMPT, greedy(40), "own"):
+            last = output
+            if not await engine.is_sleeping():
+                await engine.sleep(1, mode)
+        assert last.outputs[0].finish_reason == reason
+        await engine.wake_up()
+        await engine.pause_generation(mode=mode)
+        await engine.resume_generation()
+        (output,) = await collect(engine.generate(PROMPT, greedy(1), "after"))
+        assert output.num_cached_tokens == 0
+        assert (await collect(unread))[-1].outputs[0].finish_reason == reason
+
+    run(main)
+
+
 def test_a_slow_caller_misses_nothing_and_holds_nobody_up(engine: AsyncLLMEngine) -> None:
     async def main() -> None:
         slow = engine.generate(PROMPT, greedy(LONG, output_kind=RequestOutputKind.DELTA), "slow")

@@ -176,10 +176,11 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End requests; their iterators yield their last outputs, with `abort` as the reason.
 
-        Ids are the same inside, so `internal` has no effect.
+        Ids are the same inside, so `internal` has no effect. They are free at once.
         """
         for name in [request_id] if isinstance(request_id, str) else request_id:
-            if (inbox := self._open.get(name)) is not None:
+            if (inbox := self._open.pop(name, None)) is not None:
+                self._executor.abort(name)
                 inbox.put((ABORTED,))
 
     # --- what operators do ---
@@ -260,11 +261,10 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         """
         command = Sleep(level=level)
         command.check_mode(mode)
-        inboxes = list(self._open.values())
         if mode == "abort":
             await self.abort(list(self._open))
-        if mode != "keep":
-            await asyncio.gather(*(inbox.wait_closed() for inbox in inboxes))
+        if mode == "wait":
+            await asyncio.gather(*(inbox.wait_ended() for inbox in self._open.values()))
         await self._executor.control(command)
         self._is_sleeping = True
 
@@ -297,7 +297,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             InvalidRequestError: mode is none that there is.
         """
         await self.sleep(0, "wait" if wait_for_inflight_requests else mode)
-        if clear_cache and not self._open:
+        if clear_cache:
             await self.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
@@ -372,11 +372,13 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
                 if output is not None:
                     yield output
         finally:
-            del self._open[request_id]
             inbox.close()
             if builder.finished is None:
                 builder.abort()
-                self._executor.abort(request_id)
+            if self._open.get(request_id) is inbox:  # if not, it was aborted, and another may have its name
+                del self._open[request_id]
+                if builder.finished is None:
+                    self._executor.abort(request_id)
             self.metrics.finish(builder)
         if output is not None:  # whoever has the last output may use the name again
             yield output

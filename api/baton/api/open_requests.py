@@ -109,14 +109,16 @@ class OpenRequests:
 
 
 def push_event(builder: Builder, event: InboxEvent) -> None:
-    """Pass an event to the builder of a request that has an inbox.
+    """Pass an event to the builder of a request that has an inbox; one that is over takes no more.
 
     Raises:
         RequestError: the request failed.
     """
+    if builder.is_over:
+        return
     if isinstance(event, BatonError):
         raise RequestError(event.code, f"{builder.request_id}: {event}")
     if isinstance(event, str):
         builder.abort()
-    elif not builder.is_over:
+    else:
         builder.push(event)

@@ -38,7 +38,8 @@ class AsyncSpawnedExecutor:
         self._channel: grpc.aio.Channel | None = None
         self._served: set[str] = set()
         """Digests of the adapters that the router serves."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, tuple[asyncio.Task[None], Inbox]] = {}
+        """The calls whose streams have not ended, by the request's id."""
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
         self.pooling = self._process.pooling
 
@@ -56,13 +57,13 @@ class AsyncSpawnedExecutor:
         self._process.require_running()
         request = encode_request(spec, self.max_model_len)
         task = asyncio.create_task(self._read(request, spec.adapter, inbox))
-        self._tasks[spec.request_id] = task
+        self._calls[spec.request_id] = task, inbox
         task.add_done_callback(lambda done: self._forget(spec.request_id, done))
 
     def abort(self, request_id: str) -> None:
         """End a request without further events."""
-        if (task := self._tasks.get(request_id)) is not None:
-            task.cancel()
+        if (call := self._calls.get(request_id)) is not None:
+            call[0].cancel()
 
     async def control(self, command: Control) -> list[Any]:
         """Do what an operator asks of all workers.
@@ -71,7 +72,7 @@ class AsyncSpawnedExecutor:
             InvalidRequestError: it cannot be done now, or not in another process; the field is named.
             RequestError: a worker could not do it.
         """
-        has_open = any(not (task.done() or task.cancelling()) for task in self._tasks.values())
+        has_open = any(not inbox.has_ended for _, inbox in self._calls.values())
         return await asyncio.to_thread(ask_workers, self._process, command, has_open_requests=has_open)
 
     async def load(self) -> ExecutorLoad:
@@ -89,7 +90,7 @@ class AsyncSpawnedExecutor:
 
     def close(self) -> None:
         """End the processes."""
-        for task in self._tasks.values():
+        for task, _ in self._calls.values():
             task.cancel()
         self._process.close()
 
@@ -121,5 +122,5 @@ class AsyncSpawnedExecutor:
         return BatonStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(request_id) is task:
-            del self._tasks[request_id]
+        if self._calls.get(request_id, (None,))[0] is task:
+            del self._calls[request_id]

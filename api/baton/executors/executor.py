@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from baton_core.errors import BatonError
 from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.requests.generation import GenerationEvent
+from baton_router.requests.generation import Finished, GenerationEvent
 from baton_worker.controls.engine_operations import Control
 from baton_worker.core.speculation.draft_counts import DraftCounts
 
@@ -127,12 +127,14 @@ class Inbox:
         self.loop = asyncio.get_running_loop()
         self._events: list[InboxEvent] = []
         self._has_events = asyncio.Event()
-        self._is_closed = asyncio.Event()
+        self._has_ended = asyncio.Event()
 
-    def put(self, events: Iterable[InboxEvent]) -> None:
+    def put(self, events: Sequence[InboxEvent]) -> None:
         """Add events; never waits."""
         self._events += events
         self._has_events.set()
+        if isinstance(events[-1], Finished | BatonError | str):
+            self._has_ended.set()
 
     async def take(self) -> list[InboxEvent]:
         """Wait until there is something; returns all of it."""
@@ -141,9 +143,15 @@ class Inbox:
         events, self._events = self._events, []
         return events
 
+    @property
+    def has_ended(self) -> bool:
+        """True once the last event has come, read or not, or the caller reads no more."""
+        return self._has_ended.is_set()
+
     def close(self) -> None:
         """Mark that the caller reads no more."""
-        self._is_closed.set()
+        self._has_ended.set()
 
-    async def wait_closed(self) -> None:
-        await self._is_closed.wait()
+    async def wait_ended(self) -> None:
+        """Wait until `has_ended`."""
+        await self._has_ended.wait()
