@@ -188,3 +188,20 @@ def test_many_more_requests_than_run_at_once_come_out(tmp_path: Path) -> None:
     outputs = run(engine)
     assert len(outputs) == 1100
     assert all(len(shown[-1].outputs[0].token_ids) == 1 for shown in outputs.values())
+
+
+def test_an_important_request_passes_however_many_wait(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "llama", "llama", num_layers=1)
+    args = tiny_args(folder, max_num_seqs=4, scheduling_policy="priority")
+    engine = LLMEngine.from_engine_args(args)
+    for number in range(520):
+        engine.add_request(f"r{number}", [5 + number % 300, 9], greedy(30), priority=number % 3)
+    engine.step()
+    for name in ("dropped", "urgent", "urgent too"):
+        engine.add_request(name, [7, 9], greedy(3), priority=-1)
+    engine.abort_request("dropped")
+    ended: list[str] = []
+    while len(ended) < 5:
+        ended += [output.request_id for output in engine.step() if output.finished]
+    assert ended[:5] == ["urgent", "urgent too", "r0", "r3", "r6"]
+    engine.close()

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from baton.executors.core_pair import ClientEffect, CorePair
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
+from baton.executors.waiting_requests import WaitingRequests
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
@@ -47,11 +48,12 @@ from baton_worker.controls.engine_operations import (
     UpdateWeights,
     WeightUpdateStep,
 )
+from baton_worker.core.scheduler_config import SchedulingPolicy
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.worker_process import WorkerSettings, cache_followers, grammar_compiler, worker_config
 
 MAX_SUBMITTED = 512
-"""Requests that the cores know at a time; the rest wait here."""
+"""Requests that the cores know at a time, beside more important ones; the rest wait here."""
 
 
 class InProcessExecutor:
@@ -71,7 +73,8 @@ class InProcessExecutor:
         self._steps = StepPipeline(self._engine.launch)
         self._controls = EngineControls(self._engine)
         self._update = WeightUpdate()
-        self._waiting: dict[str, RequestText] = {}
+        has_priorities = settings.scheduler.policy is SchedulingPolicy.PRIORITY
+        self._waiting = WaitingRequests(has_priorities=has_priorities)
         self._running: dict[str, RequestText] = {}
         self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
         self.pooling = self._config.pooling
@@ -92,12 +95,12 @@ class InProcessExecutor:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
         _ = self._engine.loaded
         spec = replace(spec, traceparent=self._spans.begin(RequestContext()))
-        self._waiting[request_id] = RequestText(spec, self._tokenizer)
+        self._waiting.add(RequestText(spec, self._tokenizer))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests without further events; ended and unknown ones are ignored."""
         for request_id in request_ids:
-            self._waiting.pop(request_id, None)
+            self._waiting.drop(request_id)
             if (text := self._running.pop(request_id, None)) is not None:
                 self._cores.abandon(request_id)
                 aborted = FailRequest(request_id=request_id, code=ErrorCode.CANCELLED, message="aborted")
@@ -108,9 +111,9 @@ class InProcessExecutor:
         """Run one step if a request is open and the engine is awake; returns its events."""
         if self.is_sleeping:
             return []
-        while self._waiting and len(self._running) < MAX_SUBMITTED:
-            request_id, text = next(iter(self._waiting.items()))
-            self._running[request_id] = self._waiting.pop(request_id)
+        while (text := self._waiting.first) is not None and self._has_room:
+            self._waiting.drop(text.spec.request_id)
+            self._running[text.spec.request_id] = text
             self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf))
         if self._running and not self._cores.effects:
             self._compute()
@@ -163,6 +166,13 @@ class InProcessExecutor:
         for publisher in self._publishers:
             publisher.close()
         self._tracing.close()
+
+    @property
+    def _has_room(self) -> bool:
+        """True if the cores may have one more request."""
+        if len(self._running) >= self._config.max_num_requests:
+            return False
+        return len(self._running) < MAX_SUBMITTED or self._waiting.is_ahead_of_one(self._running.values())
 
     def _new_cores(self) -> CorePair:
         return CorePair(self._config, self._grammars, self._engine, self._publishers, self._tracing)
