@@ -51,6 +51,12 @@ class KVCacheSettings:
         if not 0 < self.memory_share <= 1:
             raise InvalidConfigError(f"memory_share is {self.memory_share}; allowed: above 0 and at most 1")
 
+    @property
+    def size_name(self) -> str:
+        """Name of the setting that makes the cache larger."""
+        is_counted = self.num_gpu_blocks_override is not None
+        return "num_gpu_blocks_override" if is_counted else "kv_cache_memory_bytes"
+
     def without_cache(self, longest: int, block_size: int, max_num_seqs: int) -> KVCacheSettings:
         """Return the settings with blocks for the tokens of a step, of prompts of up to `longest` tokens."""
         num_tokens = max(self.max_num_batched_tokens, self.max_model_len or longest)
@@ -111,10 +117,11 @@ def plan_blocks(
     limit = max(max_position_embeddings, num_blocks * spec.block_size)
     capacity = spec.paging.max_tokens(num_blocks, settings.max_num_batched_tokens, limit)
     if not capacity:
-        least = len(spec.groups) * spec.block_bytes
-        raise InvalidConfigError(
-            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {least}, a block for each KV group"
-        )
+        given = settings.num_gpu_blocks_override
+        value, unit = (kv_bytes, spec.block_bytes) if given is None else (given, 1)
+        least = len(spec.groups) * unit
+        text = f"{settings.size_name} is {value}; allowed: at least {least}, a block for each KV group"
+        raise InvalidConfigError(text)
     max_model_len = _max_model_len(settings, max_position_embeddings, capacity)
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
 
@@ -162,10 +169,11 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
         return wanted
     if capacity < max_position_embeddings:
         logger.warning(
-            "max_model_len lowered from %d to %d tokens, which the KV cache holds; more "
-            "kv_cache_memory_bytes hold more, and a given max_model_len that does not fit is refused",
+            "max_model_len lowered from %d to %d tokens, which the KV cache holds; a larger %s "
+            "holds more, and a given max_model_len that does not fit is refused",
             max_position_embeddings,
             capacity,
+            settings.size_name,
         )
     return min(max_position_embeddings, capacity)
 

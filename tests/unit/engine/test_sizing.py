@@ -72,9 +72,13 @@ def test_the_sequence_length_is_lowered_to_the_cache_with_a_log_line(
     with caplog.at_level(logging.WARNING):
         assert plan(GIB, kv_cache_memory_bytes=3 * BLOCK_BYTES).max_model_len == 24
     assert caplog.messages == [
-        "max_model_len lowered from 64 to 24 tokens, which the KV cache holds; more kv_cache_memory_bytes "
-        "hold more, and a given max_model_len that does not fit is refused"
+        "max_model_len lowered from 64 to 24 tokens, which the KV cache holds; a larger "
+        "kv_cache_memory_bytes holds more, and a given max_model_len that does not fit is refused"
     ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert plan(GIB, num_gpu_blocks_override=3).max_model_len == 24
+    assert "a larger num_gpu_blocks_override holds more" in caplog.text
     caplog.clear()
     assert plan(GIB).max_model_len == 64
     assert caplog.messages == []
@@ -114,6 +118,10 @@ def test_every_kv_group_needs_a_block() -> None:
     memory = MemoryState(device_type="cuda", free_bytes=GIB, weight_bytes=0)
     with pytest.raises(InvalidConfigError, match="kv_cache_memory_bytes is 4096; allowed: at least 8192"):
         plan_kv_cache(spec, 64, KVCacheSettings(kv_cache_memory_bytes=BLOCK_BYTES), memory)
+    with pytest.raises(
+        InvalidConfigError, match="num_gpu_blocks_override is 1; allowed: at least 2, a block"
+    ):
+        plan_kv_cache(spec, 64, KVCacheSettings(num_gpu_blocks_override=1), memory)
 
 
 @pytest.mark.parametrize(
