@@ -283,6 +283,8 @@ def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> 
         await asyncio.sleep(0.2)
         assert not waiting.done()
         assert not kept.done()
+        with pytest.raises(RequestError, match="the engine sleeps; allowed: wake_up first"):
+            await engine.sleep(0, mode="wait")
         await engine.wake_up()
         assert len((await waiting)[-1].outputs[0].token_ids) == LONG
         assert (await kept)[-1].outputs == expected

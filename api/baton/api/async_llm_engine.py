@@ -258,13 +258,17 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
 
         Raises:
             InvalidRequestError: level or mode is none that there is, or they do not go together.
+            RequestError: UNAVAILABLE, it is to wait for requests while the engine sleeps.
         """
         command = Sleep(level=level)
         command.check_mode(mode)
         if mode == "abort":
             await self.abort(list(self._open))
         if mode == "wait":
-            await asyncio.gather(*(inbox.wait_ended() for inbox in self._open.values()))
+            open_inboxes = [inbox for inbox in self._open.values() if not inbox.has_ended]
+            if open_inboxes and self._is_sleeping:
+                raise RequestError(ErrorCode.UNAVAILABLE, "the engine sleeps; allowed: wake_up first")
+            await asyncio.gather(*(inbox.wait_ended() for inbox in open_inboxes))
         await self._executor.control(command)
         self._is_sleeping = True
 
