@@ -344,6 +344,8 @@ def _plan(
 ) -> KVCachePlan:
     """Size the KV pool; an encoder's has no cache."""
     sizes, longest = settings.kv_cache, config.max_position_embeddings
+    if pooling is not None:
+        sizes = replace(sizes, min_model_len=1)
     if pooling is not None and not pooling.model.is_causal:
         sizes = sizes.without_cache(longest, spec.block_size, settings.max_num_seqs)
     return plan_over_ranks(spec, longest, sizes, memory, ranks)

@@ -39,6 +39,8 @@ class KVCacheSettings:
     """Workers that share this device's memory."""
     max_model_len: int | None = None
     """Longest sequence in tokens; None takes the model's, lowered to what fits."""
+    min_model_len: int = 2
+    """Least length of the longest sequence in tokens: a prompt and what follows it; 1 where nothing does."""
     max_num_batched_tokens: int = 2048
     """Token budget of a step: layers with a window keep a window and a chunk of a sequence."""
 
@@ -158,7 +160,9 @@ def kv_cache_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState)
 
 
 def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capacity: int) -> int:
-    wanted = settings.max_model_len
+    wanted, least = settings.max_model_len, settings.min_model_len
+    if (longest := wanted or min(max_position_embeddings, capacity)) < least:
+        raise InvalidConfigError(f"max_model_len is {longest}; allowed: at least {least} tokens")
     if wanted is not None:
         allowed = min(max_position_embeddings, capacity)
         if wanted > allowed:

@@ -92,6 +92,13 @@ def test_a_sequence_length_that_was_asked_for_is_kept_or_refused() -> None:
         plan(GIB, max_model_len=40, kv_cache_memory_bytes=3 * BLOCK_BYTES)
 
 
+def test_a_length_without_room_for_an_answer_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="max_model_len is 1; allowed: at least 2 tokens"):
+        plan(GIB, max_model_len=1)
+    assert plan(GIB, max_model_len=1, min_model_len=1).max_model_len == 1
+    assert plan(GIB, max_model_len=2).max_model_len == 2
+
+
 def test_what_drafts_gets_its_weights_and_blocks_for_as_many_tokens() -> None:
     beside = MemoryBeside(weight_bytes=100 * BLOCK_BYTES, block_bytes=BLOCK_BYTES // 4)
     memory = MemoryState(device_type="cuda", free_bytes=1000 * BLOCK_BYTES, weight_bytes=0, beside=beside)
