@@ -143,7 +143,6 @@ def hardware_of(args: argparse.Namespace) -> Hardware:
             hardware=args.hardware,
             model_shape=args.model_shape,
             tensor_parallel=args.tensor_parallel_size,
-            tokens_per_step=args.tokens_per_step,
             compute_efficiency=args.compute_efficiency,
         )
     )

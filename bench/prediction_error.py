@@ -20,7 +20,7 @@ from msgspec import convert
 
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.worker_info import Role
-from baton_router.core.flow.request_flow import FlowLimits
+from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig
 from baton_router.core.placement.routing_policies import RoutingPolicy

@@ -74,7 +74,6 @@ def read_question(args: Namespace) -> Question:
             compute_efficiency=args.compute_efficiency,
             bandwidth_efficiency=args.bandwidth_efficiency,
             step_overhead_s=None if args.step_overhead_ms is None else args.step_overhead_ms / 1e3,
-            tokens_per_step=args.tokens_per_step,
             memory_share=args.gpu_memory_utilization,
             num_kv_tokens=args.kv_tokens,
             link_bytes_per_s=None if args.link_gbps is None else args.link_gbps * 1e9 / 8,

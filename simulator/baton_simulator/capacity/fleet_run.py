@@ -12,6 +12,7 @@ from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.router_messages import ToRouter, ToWorker
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
+from baton_core.worker.step_plan import SequenceSlice
 from baton_core.worker.worker_events import FromRouter, RouterJoined, WorkerEvent
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.router_events import FromWorker, WorkerJoined, WorkerLeft, WorkerReported
@@ -53,7 +54,8 @@ class FleetPlan:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
     tokens_per_step: int = 1
-    """Tokens that a decode stands for: fewer events, less exact; as in the hardware's cost."""
+    """Tokens that a decode stands for, an answer's last one for those that are left: fewer events, less
+    exact."""
     heartbeat_s: float = HEARTBEAT_S
     """Time between two reports of a worker, and two looks at its deadlines."""
     message_s: float = 0.0005
@@ -112,6 +114,12 @@ class FleetRun:
     def link_of(self, worker_id: str) -> Link | None:
         worker = self.workers[worker_id]
         return worker.link if worker.is_alive else None
+
+    def num_tokens(self, piece: SequenceSlice) -> int:
+        return self.router.num_tokens(piece)
+
+    def computed(self, piece: SequenceSlice, idle_s: float) -> None:
+        self.router.computed(piece, idle_s)
 
     # --- parts ---
 

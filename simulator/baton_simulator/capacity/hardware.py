@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
 from baton_core.errors import InvalidConfigError
-from baton_core.worker.step_plan import SequenceSlice, StepPlan
+from baton_core.worker.step_plan import SequenceSlice
 from baton_simulator.capacity.machines import MACHINES
 from baton_simulator.capacity.model_shape import ITEM_BYTES, read_shape
 from baton_simulator.capacity.roofline import Efficiency, Roofline
 from baton_simulator.capacity.step_timing import read_profile
-from baton_simulator.costs import StepCost
 
 DEFAULT_OVERHEAD_S: Final = 0.002
 """Time of planning, launching and sampling in each step on a named machine."""
@@ -31,20 +31,25 @@ class SliceCost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StridedCost:
-    """The cost of steps in which each decode stands for several: the others follow, without prompts."""
+    """The cost of simulated steps, in which a slice's token may stand for several."""
 
     cost: SliceCost
     overhead_s: float = 0.0
     """Time of each step in addition to `cost`."""
-    tokens_per_step: int = 1
 
-    def step_s(self, plan: StepPlan) -> float:
-        first_s = self.cost.seconds(plan.slices) + self.overhead_s
-        if self.tokens_per_step == 1:
-            return first_s
-        decodes = [piece for piece in plan.slices if piece.num_scheduled_tokens == 1]
-        next_s = self.cost.seconds(decodes) + self.overhead_s if decodes else 0.0
-        return first_s + (self.tokens_per_step - 1) * next_s
+    def ends_s(self, slices: Sequence[SequenceSlice], num_tokens: Sequence[int]) -> list[float]:
+        """Return the seconds after which each slice has its `num_tokens[i]` tokens, at least 1.
+
+        All slices have their first token in one step; each further one takes a step of those slices that
+        are still to have it.
+        """
+        end_s = self.cost.seconds(slices) + self.overhead_s
+        ends_s = {1: end_s}
+        for before, count in pairwise(sorted({1, *num_tokens})):
+            rest = [piece for piece, number in zip(slices, num_tokens, strict=True) if number > before]
+            end_s += (count - before) * (self.cost.seconds(rest) + self.overhead_s)
+            ends_s[count] = end_s
+        return [ends_s[number] for number in num_tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class Hardware:
     """The hardware of each worker of a fleet."""
 
     description: str
-    cost: StepCost
+    cost: StridedCost
     kv_bytes_per_token: int
     num_kv_tokens: int
     """Tokens that its KV cache holds."""
@@ -72,8 +77,6 @@ class HardwareChoice:
     compute_efficiency: float = Efficiency.compute
     bandwidth_efficiency: float = Efficiency.bandwidth
     step_overhead_s: float | None = None
-    tokens_per_step: int = 1
-    """Tokens that a decode stands for."""
     memory_share: float = 0.9
     """Share of the memory for weights and KV."""
     num_kv_tokens: int | None = None
@@ -96,7 +99,7 @@ def find_hardware(choice: HardwareChoice) -> Hardware:
     overhead_s = choice.step_overhead_s or 0.0
     return Hardware(
         description=f"{profile}, and {overhead_s * 1e3:g} ms besides",
-        cost=StridedCost(cost=profile.timing, overhead_s=overhead_s, tokens_per_step=choice.tokens_per_step),
+        cost=StridedCost(cost=profile.timing, overhead_s=overhead_s),
         kv_bytes_per_token=profile.kv_bytes_per_token,
         num_kv_tokens=choice.num_kv_tokens or MEASURED_TOKENS,
         link_bytes_per_s=choice.link_bytes_per_s or MEASURED_LINK,
@@ -121,7 +124,7 @@ def _named(choice: HardwareChoice) -> Hardware:
         description=f"{model.name} in bf16 on {parts} {machine.name}; roofline, ASSUMED: "
         f"{efficiency.compute:.0%} of peak FLOP/s, {efficiency.bandwidth:.0%} of peak bandwidth, "
         f"{overhead_s * 1e3:g} ms a step besides",
-        cost=StridedCost(cost=roofline, overhead_s=overhead_s, tokens_per_step=choice.tokens_per_step),
+        cost=StridedCost(cost=roofline, overhead_s=overhead_s),
         kv_bytes_per_token=model.kv_bytes_per_token,
         num_kv_tokens=choice.num_kv_tokens or num_tokens,
         link_bytes_per_s=choice.link_bytes_per_s or parts * machine.network_bytes_per_s,

@@ -16,6 +16,8 @@ class RequestResult:
     first_token_s: float | None = None
     ended_s: float | None = None
     """None while it runs."""
+    idle_s: float = 0.0
+    """Seconds by which its newest token was there before the simulated step around it ended."""
     num_cached_tokens: int = 0
     """Cached tokens of the prompt at its prefill worker."""
     is_split: bool = False

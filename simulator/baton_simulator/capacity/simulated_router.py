@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import PromptLogprobs, RequestCommand, RequestSpec, ToWorker
+from baton_core.worker.step_plan import SequenceSlice
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_driver import RouterDriver
 from baton_router.core.router_events import (
@@ -36,7 +38,7 @@ class SimulatedRouter:
         send: takes what is for a worker.
         message_s: from the router to a client.
         slo: what requests ask of it.
-        tokens_per_step: that every token after the first stands for.
+        tokens_per_step: that every token after the first stands for, the last one for those that are left.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class SimulatedRouter:
         self._clock = clock
         self._send = send
         self._message_s = message_s
-        self._slo = slo
+        # Workers report how long a step takes, which stands for so many tokens.
+        tpot_s = None if slo.tpot_s is None else slo.tpot_s * tokens_per_step
+        self._slo = Slo(ttft_s=slo.ttft_s, tpot_s=tpot_s)
         self._tokens_per_step = tokens_per_step
         self._wake_at: float | None = None
 
@@ -68,6 +72,22 @@ class SimulatedRouter:
         spec = RequestSpec(request_id=ask.name, prompt_token_ids=ask.prompt_token_ids(), params=params)
         context = RequestContext(session_id=ask.session_id, slo=self._slo, arrived_s=self._clock.now)
         self.on_event(Submit(spec=spec, timeout_s=TIMEOUT_S, context=context))
+
+    def num_tokens(self, piece: SequenceSlice) -> int:
+        """Return how many tokens the one that a slice samples stands for; 1 in and behind a prompt."""
+        ask = self._result_of(piece).ask
+        num_decodes = piece.start - ask.num_prompt_tokens
+        if num_decodes < 0 or piece.num_scheduled_tokens > 1:
+            return 1
+        return min(self._tokens_per_step, ask.num_tokens - 1 - num_decodes * self._tokens_per_step)
+
+    def computed(self, piece: SequenceSlice, idle_s: float) -> None:
+        """Take note how long a slice waited for the end of its step; a first token is sent at that end."""
+        result = self._result_of(piece)
+        result.idle_s = idle_s if piece.start >= result.ask.num_prompt_tokens else 0.0
+
+    def _result_of(self, piece: SequenceSlice) -> RequestResult:
+        return self.results[name_at_client(piece.seq_id.request_id)]
 
     def on_event(self, event: RouterEvent) -> None:
         self._driver.on_event(event)
@@ -116,6 +136,6 @@ class SimulatedRouter:
 
     def _end(self, result: RequestResult, error: str = "") -> None:
         assert result.ended_s is None, f"{result.ask.name} ended twice"
-        result.ended_s = self._clock.now + self._message_s
+        result.ended_s = self._clock.now + self._message_s - (0.0 if error else result.idle_s)
         result.error = error
         self.num_ended += 1

@@ -5,6 +5,7 @@ Copies follow one another at each end of a link, and a copy runs at the pace of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -12,7 +13,7 @@ from typing import Final, Protocol
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
 from baton_core.sessions.router_messages import KVSource, ToRouter
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
-from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_core.worker.worker_events import (
     AbortPull,
     CacheChanged,
@@ -30,8 +31,8 @@ from baton_core.worker.worker_events import (
     StepDone,
     WorkerEvent,
 )
+from baton_simulator.capacity.hardware import StridedCost
 from baton_simulator.clock import Clock
-from baton_simulator.costs import StepCost
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.core.worker_outlets import carry_out
@@ -73,6 +74,14 @@ class Wires(Protocol):
         """Return the link of a worker, or None once the worker is gone."""
         ...
 
+    def num_tokens(self, piece: SequenceSlice) -> int:
+        """Return how many tokens the one that a slice samples stands for, at least 1."""
+        ...
+
+    def computed(self, piece: SequenceSlice, idle_s: float) -> None:
+        """Take note that a slice was idle for the last `idle_s` seconds of a step that has ended."""
+        ...
+
 
 class SimulatedWorker:
     """Computes nothing: a token is a token, and blocks have no content."""
@@ -82,7 +91,7 @@ class SimulatedWorker:
         wires: Wires,
         info: WorkerInfo,
         config: WorkerConfig,
-        cost: StepCost,
+        cost: StridedCost,
         link: Link,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
@@ -123,12 +132,16 @@ class SimulatedWorker:
     def _step(self) -> None:
         plan = self.core.schedule(self._wires.clock.now)
         if plan is not None:
-            seconds = self._cost.step_s(plan)
-            self._wires.clock.after(seconds, partial(self._end_step, plan, seconds))
+            num_tokens = [self._wires.num_tokens(piece) for piece in plan.slices]
+            ends_s = self._cost.ends_s(plan.slices, num_tokens)
+            self._wires.clock.after(max(ends_s), partial(self._end_step, plan, ends_s))
 
-    def _end_step(self, plan: StepPlan, seconds: float) -> None:
+    def _end_step(self, plan: StepPlan, ends_s: Sequence[float]) -> None:
         if not self.is_alive:
             return
+        seconds = max(ends_s)
+        for piece, end_s in zip(plan.slices, ends_s, strict=True):
+            self._wires.computed(piece, seconds - end_s)
         self.busy_s += seconds
         self.num_steps += 1
         sampled = tuple((GENERATED,) * len(piece.samples) for piece in plan.slices)

@@ -34,7 +34,7 @@ def make_plan(
 ) -> FleetPlan:
     hardware = Hardware(
         description="round numbers",
-        cost=StridedCost(cost=TIMING, tokens_per_step=tokens_per_step),
+        cost=StridedCost(cost=TIMING),
         kv_bytes_per_token=KV_BYTES,
         num_kv_tokens=200_000,
         link_bytes_per_s=link_bytes_per_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -94,11 +95,21 @@ def test_the_second_prompt_of_a_conversation_finds_the_blocks_of_the_first() -> 
 
 
 @pytest.mark.parametrize("tokens_per_step", [4, 64])
-def test_steps_that_stand_for_several_take_as_long_in_all(tokens_per_step: int) -> None:
+@pytest.mark.parametrize("output", [2, 6, 65, 100])
+def test_steps_that_stand_for_several_take_as_long_in_all(tokens_per_step: int, output: int) -> None:
     plan = make_plan("1M", split=SplitMode.NEVER, tokens_per_step=tokens_per_step)
-    (result,) = run(plan, make_requests(1, prompt=100, output=65))
-    assert result.e2e_s == pytest.approx(0.11 + 64 * 0.012)
+    (result,) = run(plan, make_requests(1, prompt=100, output=output))
+    assert result.e2e_s == pytest.approx(0.11 + (output - 1) * 0.012)
     assert result.tpot_s == pytest.approx(0.012)
+
+
+def test_an_answer_does_not_wait_for_the_longer_ones_of_its_last_step() -> None:
+    requests = [TraceRequest(0, 100, 11, [0]), TraceRequest(50, 100, 9, [1])]
+    plan = make_plan("1M", split=SplitMode.NEVER, tokens_per_step=8)
+    first, second = run(plan, requests)
+    both_s = 0.11 + 0.112 + 7 * 0.012
+    assert first.e2e_s == pytest.approx(both_s + 2 * 0.014)
+    assert 0.05 + second.e2e_s == pytest.approx(both_s + 2 * 0.014 + 6 * 0.012)
 
 
 @pytest.mark.parametrize("mix", ["1M", "2P:2D", "1P:1D:1M"])
@@ -146,3 +157,11 @@ def test_what_cannot_be_in_time_is_refused_where_the_router_enforces_it() -> Non
     assert all(result.is_whole for result in run(plan, requests))
     results = run(strict, requests)
     assert any("slo_ttft_s is 3" in result.error for result in results)
+
+
+def test_a_tpot_is_enforced_by_the_token_where_a_step_stands_for_several() -> None:
+    plan = make_plan("1M", split=SplitMode.NEVER, tokens_per_step=8)
+    requests = make_requests(12, prompt=200, output=40, every_ms=1000)
+    assert all(result.is_whole for result in run(replace(plan, slo=Slo(tpot_s=0.03)), requests))
+    refused = run(replace(plan, slo=Slo(tpot_s=0.01)), requests)
+    assert any("slo_tpot_s is" in result.error for result in refused)

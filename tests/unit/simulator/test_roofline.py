@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice
 from baton_simulator.capacity.hardware import HardwareChoice, StridedCost, find_hardware
 from baton_simulator.capacity.machines import MACHINES
 from baton_simulator.capacity.model_shape import SHAPES, ModelShape, read_shape
@@ -92,12 +92,12 @@ def test_a_step_reads_the_experts_that_its_tokens_take() -> None:
 def test_a_decode_stands_for_several_of_which_only_the_first_has_the_prompts() -> None:
     roofline = Roofline(machine=MACHINES["h200"], model=SHAPES["llama-3-8b"])
     decode, chunk = make_slice(100, 1), make_slice(0, 512)
-    plan = StepPlan(step_id=1, slices=(decode, chunk))
-    cost = StridedCost(cost=roofline, overhead_s=0.5, tokens_per_step=3)
-    assert cost.step_s(plan) == pytest.approx(
-        roofline.seconds([decode, chunk]) + 2 * roofline.seconds([decode]) + 3 * 0.5
-    )
-    assert cost.step_s(StepPlan(step_id=1, slices=(chunk,))) == pytest.approx(roofline.seconds([chunk]) + 0.5)
+    cost = StridedCost(cost=roofline, overhead_s=0.5)
+    first_s = roofline.seconds([decode, chunk, decode]) + 0.5
+    last_s = first_s + roofline.seconds([decode, decode]) + roofline.seconds([decode]) + 2 * 0.5
+    ends_s = cost.ends_s([decode, chunk, decode], [3, 1, 2])
+    assert ends_s == pytest.approx([last_s, first_s, last_s - roofline.seconds([decode]) - 0.5])
+    assert cost.ends_s([chunk], [1]) == pytest.approx([roofline.seconds([chunk]) + 0.5])
 
 
 def test_a_cache_has_what_the_weights_leave() -> None:
@@ -109,10 +109,9 @@ def test_a_cache_has_what_the_weights_leave() -> None:
 
 def test_a_profile_brings_its_own_steps() -> None:
     hardware = find_hardware(HardwareChoice(hardware=str(PROFILE), step_overhead_s=0.001))
-    decode = StepPlan(step_id=1, slices=(make_slice(99, 1),))
     timing = json.loads(PROFILE.read_text())["timing"]
     seconds = timing["step_s"] + timing["decode_s"] + 100 * timing["decode_context_s"] + 0.001
-    assert hardware.cost.step_s(decode) == pytest.approx(seconds)
+    assert hardware.cost.ends_s([make_slice(99, 1)], [1]) == pytest.approx([seconds])
     assert hardware.kv_bytes_per_token == 2048
 
 
