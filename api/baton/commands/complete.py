@@ -44,13 +44,17 @@ def _complete_over_http(args: argparse.Namespace) -> int:
         if args.chat:
             route, asked = "/chat/completions", {"messages": [{"role": "user", "content": prompt}]}
         texts = [""] * args.n
-        for chunk in server.stream(route, {**fields, **asked}):
-            for choice in chunk["choices"]:
-                text = choice["delta"].get("content") or "" if args.chat else choice["text"]
-                texts[choice["index"]] += text
-                if not choice["index"]:
-                    sys.stdout.write(text)
-                    sys.stdout.flush()
+        try:
+            for chunk in server.stream(route, {**fields, **asked}):
+                for choice in chunk["choices"]:
+                    text = choice["delta"].get("content") or "" if args.chat else choice["text"]
+                    texts[choice["index"]] += text
+                    if not choice["index"]:
+                        sys.stdout.write(text)
+                        sys.stdout.flush()
+        except RequestError:
+            sys.stdout.write("\n")
+            raise
         others = "".join(f"\n[{index}] {text}" for index, text in enumerate(texts) if index)
         sys.stdout.write(f"{others}\n\n")
     return 0

@@ -53,17 +53,24 @@ class OpenAIServer:
         """Yield the chunks of a streamed answer.
 
         Raises:
-            RequestError: nobody answers, the server refuses, or the stream has an error or breaks.
+            RequestError: nobody answers, the server refuses, or the stream has an error or breaks off.
         """
+        unfinished = set(range(body.get("n", 1)))
         with self._answer("POST", route, {**body, "stream": True}) as answer:
             for line in answer:
                 data = line.strip().removeprefix(_DATA)
-                if not line.startswith(_DATA) or data == b"[DONE]":
+                if not line.startswith(_DATA):
                     continue
+                if data == b"[DONE]":
+                    return
                 chunk = json.loads(data)
                 if "error" in chunk:
                     raise RequestError(ErrorCode.INTERNAL, _message(data))
+                ends = (choice for choice in chunk["choices"] if choice.get("finish_reason"))
+                unfinished.difference_update(choice["index"] for choice in ends)
                 yield chunk
+        if unfinished:
+            raise RequestError(ErrorCode.UNAVAILABLE, f"the answer of {self._url} broke off")
 
     @contextmanager
     def _answer(
