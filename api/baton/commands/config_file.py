@@ -1,11 +1,12 @@
 """`--config file.yaml`: values for the flags of one command, by the flags' long names.
 
-Dashes and underscores are the same in a key, and leading dashes may be left out.
+Dashes and underscores are the same in a key, and leading dashes may be left out. A flag for text takes a
+number as it is written, and null stands for the default of None or of a flag for text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from baton.config.suggestions import did_you_mean
 from baton_core.errors import InvalidConfigError
 
 _ALLOWED: Final = "a YAML file of flags and their values"
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
+_NUMBER_TAGS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict[str, Any]:
@@ -29,8 +32,9 @@ def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict
     """
     by_name = {flag.name.removeprefix("--"): flag for flag in flags}
     values: dict[str, Any] = {}
-    for key, value in read_pairs(path):
-        name = long_name(f"--{key.lstrip('-')}").removeprefix("--") if isinstance(key, str) else ""
+    texts = {name for name, flag in by_name.items() if flag.kind is str}
+    for key, value in read_pairs(path, lambda key: _name_of(key) in texts):
+        name = _name_of(key)
         where = f"{path}: {key}" if isinstance(key, str) else path
         if name.startswith("no-") and isinstance(value, bool) and name not in by_name:
             name, value = name.removeprefix("no-"), not value
@@ -43,12 +47,15 @@ def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict
         flag = by_name[name]
         if flag.field in values:
             raise InvalidConfigError(f"{where} is given twice; allowed: once")
-        values[flag.field] = _read_value(where, flag, value)
+        if value is not None or (flag.kind is not str and flag.default is not None):
+            values[flag.field] = _read_value(where, flag, value)
     return values
 
 
-def read_pairs(path: str) -> list[tuple[object, object]]:
+def read_pairs(path: str, is_text: Callable[[str], bool] = lambda key: False) -> list[tuple[object, object]]:
     """Return keys and values as they are written, a repeated key as often as it is.
+
+    Numbers of keys of which `is_text` is true are the text that stands there.
 
     Raises:
         InvalidConfigError: the file cannot be read, or is no mapping in YAML.
@@ -59,6 +66,9 @@ def read_pairs(path: str) -> list[tuple[object, object]]:
         if root is None:
             return []
         if isinstance(root, yaml.MappingNode):
+            for key, value in root.value:
+                if is_text(key.value):
+                    _read_numbers_as_text(value)
             return list(loader.construct_pairs(root, deep=True))
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
@@ -75,6 +85,16 @@ def _position(error: Exception) -> str:
     """Return the place of an error in its file, whose text may be secret; empty where it has none."""
     mark = getattr(error, "problem_mark", None)
     return f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+
+
+def _name_of(key: object) -> str:
+    return long_name(f"--{key.lstrip('-')}").removeprefix("--") if isinstance(key, str) else ""
+
+
+def _read_numbers_as_text(node: yaml.Node) -> None:
+    for each in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        if each.tag in _NUMBER_TAGS:
+            each.tag = _TEXT_TAG
 
 
 def _read_value(name: str, flag: Flag, value: object) -> Any:

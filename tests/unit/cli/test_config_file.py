@@ -76,6 +76,24 @@ def test_a_refused_flag_has_its_reason_in_a_file_too(
     assert capsys.readouterr().err.startswith("baton: " + said.format(path=config))
 
 
+def test_a_number_for_a_text_is_the_text_that_is_written(config: Path) -> None:
+    config.write_text("revision: 0123\nserved-model-name: [7, 1.10]\napi-key: 12345\ncpu-bind: 0\n")
+    args = parse(["serve", "--config", str(config)])
+    assert (args.revision, args.served_model_name) == ("0123", ("7", "1.10"))
+    assert (args.api_key, args.cpu_bind) == (("12345",), "0")
+    config.write_text("request_rate: 0.5\nmetric-percentiles: 99\nnum-prompts: 3\n")
+    args = parse(["bench", "serve", "--config", str(config)])
+    assert (args.request_rate, args.metric_percentiles, args.num_prompts) == ("0.5", "99", 3)
+    config.write_text("request-rates: [1, 2]\n")
+    assert parse(["bench", "sweep", "--config", str(config)]).request_rates == ("1", "2")
+
+
+def test_null_is_the_default_that_is_none_or_of_a_text(config: Path) -> None:
+    config.write_text("quantization: null\nhost: null\nmax-num-seqs: 3\nseed:\n")
+    args = parse(["serve", "--config", str(config)])
+    assert (args.quantization, args.host, args.max_num_seqs) == (None, "127.0.0.1", 3)
+
+
 def test_an_empty_file_sets_nothing(config: Path) -> None:
     config.write_text("# nothing\n")
     assert parse(["router", "--config", str(config)]).port == 8000
@@ -97,7 +115,8 @@ def test_an_empty_file_sets_nothing(config: Path) -> None:
         ("? 0x" + "f" * 5000 + "\n: 1", "{path}: key is 0xffff"),
         ("model: --host=h", "{path}: model is '--host=h'; allowed: a folder or a Hugging Face id"),
         ("split: no", "{path}: split is False; allowed: auto, always, never"),
-        ("served-model-name: [a, 1]", "{path}: served-model-name is 1; allowed: 1 to 128 printable"),
+        ("served-model-name: [a, [1]]", "{path}: served-model-name is a list; allowed: 1 to 128 printable"),
+        ("served-model-name: [a, true]", "{path}: served-model-name is True; allowed: 1 to 128 printable"),
         ("port: 1\n--port: 2", "{path}: --port is given twice; allowed: once"),
         ("port: 1\nport: 2", "{path}: port is given twice; allowed: once"),
         (
