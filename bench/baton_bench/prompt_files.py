@@ -19,6 +19,7 @@ MAX_PROMPT_TOKENS: Final = 1024
 MAX_TOKENS: Final = 2048
 """Tokens of prompt and answer together; benchmarks of ShareGPT leave out longer conversations."""
 _MOST: Final = 2**31 - 1
+_NO_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class ShareGpt:
         """
         try:
             conversations = msgspec.json.decode(_read(self.path), type=list[_Conversation])
-        except msgspec.DecodeError as error:
+        except _NO_JSON as error:
             raise InvalidConfigError(
                 f"--dataset-path is {str(self.path)!r}; allowed: a JSON list of objects with "
                 f"`conversations`, each turn with a `value` ({error})"
@@ -116,7 +117,7 @@ class CustomPrompts:
                 continue
             try:
                 yield msgspec.json.decode(line, type=_Line)
-            except msgspec.DecodeError as error:
+            except _NO_JSON as error:
                 raise InvalidConfigError(
                     f"line {number} of {self.path} is no prompt ({error}); allowed: a JSON object with "
                     "`prompt` and perhaps `output_tokens`"

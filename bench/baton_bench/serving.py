@@ -17,6 +17,7 @@ from baton_bench.load_run import Limits, OnEnd, run_load
 from baton_bench.targets import POLL_S, Backend, OpenAiTarget, RequestDefaults, Target, first_model
 from baton_bench.token_source import TokenSource, is_model_folder
 from baton_bench.trace_prompts import TracePrompts
+from baton_bench.warm_ups import warm_ups
 from baton_core.errors import ErrorCode, InvalidConfigError, InvalidModelError, RequestError
 from baton_service.router_access import RouterAccess
 
@@ -112,11 +113,11 @@ async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
     tokenizer = plan.tokens.tokenizer or next(filter(is_model_folder, named), "")
     source = _token_source(plan.tokens, tokenizer)
     num_before = max(plan.num_warmups, int(plan.ready_timeout_s > 0))
-    sampled = plan.prompts.sample(plan.num_prompts + num_before, random.Random(plan.seed), source)
+    rng = random.Random(plan.seed)
+    requests = plan.prompts.sample(plan.num_prompts, rng, source)
     if isinstance(plan.server, HttpServer):
-        _require_text(plan.server.backend, sampled)
-    requests = sampled[: plan.num_prompts]
-    before = sampled[plan.num_prompts :] or sampled[:num_before]
+        _require_text(plan.server.backend, requests)
+    before = warm_ups(requests, num_before, rng, source)
     target = _target(plan)
     try:
         if plan.ready_timeout_s:

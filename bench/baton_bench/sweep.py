@@ -12,7 +12,7 @@ from baton_bench.serving import ServePlan
 from baton_simulator.capacity.tables import table
 
 SEED_STEP: Final = 1000
-"""Between the seeds of points: a prompt of one point is cached for none of the next."""
+"""Between the seeds of points: a sampled prompt of one point is cached for none of the next."""
 _COLUMNS: Final = ("TTFT", "TPOT", "ITL")
 
 

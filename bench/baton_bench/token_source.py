@@ -31,7 +31,7 @@ class TokenSource:
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, *, writes_text: bool) -> None:
         self.tokenizer = tokenizer
-        self._writes_text = writes_text and tokenizer is not None
+        self.writes_text = writes_text and tokenizer is not None
         self.choices: Sequence[int] = range(FIRST_TOKEN, vocab_size)
         """Token ids to sample from: for a text words of one token each, if the vocabulary has enough."""
         if writes_text and tokenizer is not None:
@@ -62,7 +62,7 @@ class TokenSource:
         """
         prompt: str | tuple[int, ...] = token_ids
         count = len(token_ids)
-        if self._writes_text:
+        if self.writes_text:
             assert self.tokenizer is not None, "it writes text"
             prompt, count = self._text(rng, self.tokenizer, token_ids)
         return BenchRequest(

@@ -115,7 +115,7 @@ class _Reporter:
             "label": label,
             "model_id": measured.model,
             "tokenizer_id": measured.tokenizer,
-            "num_prompts": plan.num_prompts,
+            "num_prompts": len(measured.run.answers),
             **read_pairs(args.metadata),
             "request_rate": point.rate if point.rate and math.isfinite(point.rate) else point.rate_name,
             "burstiness": args.burstiness,

@@ -19,6 +19,8 @@ class ScriptedServer:
     def __init__(self, script: Script) -> None:
         self._script = script
         self.requests: list[bytes] = []
+        self.origin: Origin | None = None
+        """The server's address, while it serves."""
         self.num_connections = 0
         self.tasks: list[asyncio.Task[None] | None] = []
 
@@ -42,8 +44,8 @@ async def serving(script: Script) -> AsyncIterator[tuple[ScriptedServer, HttpCli
     """A server on a port of its own, and a client of it."""
     scripted = ScriptedServer(script)
     server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    client = HttpClient(Origin(host="127.0.0.1", port=port), {"Authorization": "Bearer k"})
+    scripted.origin = Origin(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+    client = HttpClient(scripted.origin, {"Authorization": "Bearer k"})
     try:
         yield scripted, client
     finally:

@@ -14,6 +14,7 @@ from baton_bench.prompt_files import CustomPrompts, ShareGpt
 from baton_bench.synthetic import PrefixRepetition, RandomPrompts
 from baton_bench.token_source import FIRST_TOKEN, TokenSource
 from baton_bench.trace_prompts import TracePrompts
+from baton_bench.warm_ups import warm_ups
 from baton_core.errors import InvalidConfigError
 from baton_simulator.capacity.trace import Scale
 
@@ -94,6 +95,36 @@ def test_custom_prompts_have_their_own_lengths_or_the_common_one(tmp_path: Path)
     path.write_text('{"prompt": "a"}\n{"prompt": ""}\n')
     with pytest.raises(InvalidConfigError, match=r"line 2 of .*prompts\.jsonl is no prompt"):
         prompts.sample(1, rng(), IDS)
+
+
+def test_a_file_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts"
+    path.write_bytes(b'{"prompt": "\xff"}\n')
+    with pytest.raises(InvalidConfigError, match=r"line 1 of .* is no prompt .*invalid start byte"):
+        CustomPrompts(path=path).sample(1, rng(), IDS)
+    path.write_bytes(b'[{"conversations": [{"value": "\xff"}, {"value": "a"}]}]')
+    with pytest.raises(InvalidConfigError, match=r"allowed: a JSON list of objects .*invalid start byte"):
+        ShareGpt(path=path, output_len=1).sample(1, rng(), IDS)
+
+
+def test_warm_ups_are_as_long_as_what_is_measured_and_share_nothing_with_it(
+    tmp_path: Path, text: TokenSource
+) -> None:
+    requests = PrefixRepetition(prefix_len=50, suffix_len=9, num_prefixes=3, output_len=2).sample(
+        6, rng(), IDS
+    )
+    before = warm_ups(requests, 7, rng(4), IDS)
+    assert [(len(one.prompt), one.num_tokens) for one in before] == [(59, 2)] * 7
+    assert not {one.prompt[:16] for one in before} & {one.prompt[:16] for one in requests}
+
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "which of these words is the first one of them"}))
+    for source in (text, IDS):
+        (measured,) = CustomPrompts(path=path, output_len=4).sample(1, rng(), source)
+        first, second = warm_ups([measured], 2, rng(4), source)
+        assert isinstance(first.prompt, str)
+        assert len({first.prompt, second.prompt, measured.prompt}) == 3
+        assert (first.num_prompt_tokens, first.num_tokens) == (measured.num_prompt_tokens, 4)
 
 
 @pytest.mark.parametrize("kind", [CustomPrompts, ShareGpt])
