@@ -49,7 +49,7 @@ def answer(args: Namespace) -> int:
     description = describe(question)
     sys.stdout.write(f"{description}\n\n{figures_tables(rows)}\n")
     if len(rows) > 1 and not args.lose:
-        sys.stdout.write(f"\nHighest goodput: {best(rows)}\n")
+        sys.stdout.write(f"\nHighest goodput: {best(rows) or 'none, no request met the limits'}\n")
     _write_errors(rows)
     if args.json:
         told = {"description": description, "rows": {name: asdict(row) for name, row in rows.items()}}

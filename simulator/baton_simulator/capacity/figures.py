@@ -69,14 +69,14 @@ def measure(results: Sequence[RequestResult], busy: Mapping[str, float], slo: Sl
         num_requests=len(results),
         num_failed=len(results) - len(whole),
         duration_s=duration_s,
-        goodput_per_s=num_good / duration_s,
+        goodput_per_s=_share(num_good, duration_s),
         attainment=num_good / len(results),
-        tokens_per_s=sum(result.ask.num_tokens for result in whole) / duration_s,
+        tokens_per_s=_share(sum(result.ask.num_tokens for result in whole), duration_s),
         ttft=Latency.of([result.ttft_s for result in whole]),
         tpot=Latency.of([result.tpot_s for result in whole if result.tpot_s is not None]),
         e2e=Latency.of([result.e2e_s for result in whole]),
-        hit_rate=sum(result.num_cached_tokens for result in whole) / max(1, num_prompt_tokens),
-        split_share=sum(result.is_split for result in whole) / max(1, len(whole)),
+        hit_rate=_share(sum(result.num_cached_tokens for result in whole), num_prompt_tokens),
+        split_share=_share(sum(result.is_split for result in whole), len(whole)),
         busy=busy,
         errors=_errors(results),
     )
@@ -85,7 +85,7 @@ def measure(results: Sequence[RequestResult], busy: Mapping[str, float], slo: Sl
 def busy_by_role(busy_s: Mapping[str, float], duration_s: float) -> dict[str, float]:
     """Mean share of the time, by the letter of a role; `busy_s` is by worker."""
     shares = {letter: [s for name, s in busy_s.items() if name[0] == letter] for letter in ROLES}
-    return {letter: statistics.fmean(each) / duration_s for letter, each in shares.items() if each}
+    return {letter: _share(statistics.fmean(each), duration_s) for letter, each in shares.items() if each}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -94,6 +94,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
         return 0.0
     rank = math.ceil(percent / 100 * len(values))
     return sorted(values)[max(0, rank - 1)]
+
+
+def _share(amount: float, of: float) -> float:
+    """0 of nothing: requests that are refused at once take no time."""
+    return amount / of if of else 0.0
 
 
 def _errors(results: Sequence[RequestResult]) -> dict[str, int]:

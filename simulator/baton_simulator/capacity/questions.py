@@ -45,8 +45,8 @@ class Question:
         rows = {}
         for factor in LOADS:
             asks = self._asks(replace(self.scale, speedup=self.scale.speedup * factor))
-            span_s = max(asks[-1].at_s, 1e-9)
-            name = f"{factor:g}x ({len(asks) / span_s:.3g} requests/s)"
+            rate = f" ({len(asks) / asks[-1].at_s:.3g} requests/s)" if asks[-1].at_s else ""
+            name = f"{factor:g}x{rate}"
             rows[name] = self._run(name, self.plan, asks)
         return rows
 
@@ -74,8 +74,10 @@ class Question:
         return make_workload(self.requests, scale)
 
 
-def best(rows: dict[str, Figures]) -> str:
-    """The row with the highest goodput, of equal ones the one with the lower mean E2E."""
+def best(rows: dict[str, Figures]) -> str | None:
+    """The row with the highest goodput, of equal ones the one with the lower mean E2E; None if all have 0."""
+    if not any(row.goodput_per_s for row in rows.values()):
+        return None
     return max(rows, key=lambda name: (rows[name].goodput_per_s, -rows[name].e2e.mean_s))
 
 

@@ -60,7 +60,7 @@ class Scale:
         return (
             f"{which} of one in {self.every} conversations; prompts divided by {self.divisor} "
             f"({self.id_tokens} tokens for each hash id), answers by {self.output_divisor}; arrivals "
-            f"{self.speedup:.1f} times as fast, those of one timestamp spread evenly until the next; "
+            f"{self.speedup:g} times as fast, those of one timestamp spread evenly until the next; "
             f"{'session ids are' if self.has_sessions else 'no session id is'} sent"
         )
 

@@ -49,7 +49,7 @@ def read_requests(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
     is_azure = first.strip() == _AZURE
     requests = _read_azure(rest, name) if is_azure else _read_mooncake(chain((first,), rest), name)
     last_ms = 0
-    for number, request in enumerate(requests, start=1 + is_azure):
+    for number, request in requests:
         if request.timestamp < last_ms:
             raise InvalidConfigError(
                 f"line {number} of {name} has timestamp {request.timestamp}; allowed: from {last_ms}, "
@@ -59,8 +59,8 @@ def read_requests(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
         yield request
 
 
-def _read_mooncake(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
-    for number, line in enumerate(lines, start=1):
+def _read_mooncake(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, TraceRequest]]:
+    for number, line in _numbered(lines, 1):
         try:
             request = msgspec.json.decode(line, type=TraceRequest)
         except msgspec.DecodeError as error:
@@ -70,13 +70,13 @@ def _read_mooncake(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
                 f"line {number} of {name} has {len(request.hash_ids)} hash_ids for {request.input_length} "
                 f"tokens; allowed: one for each {ID_TOKENS} tokens begun"
             )
-        yield request
+        yield number, request
 
 
-def _read_azure(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
+def _read_azure(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, TraceRequest]]:
     began: datetime | None = None
     num_ids = 0
-    for number, line in enumerate(lines, start=2):
+    for number, line in _numbered(lines, 2):
         try:
             stamp, context, generated = line.decode().split(",")
             at, input_length, output_length = datetime.fromisoformat(stamp), int(context), int(generated)
@@ -91,7 +91,12 @@ def _read_azure(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
             )
         ids = range(num_ids, num_ids + _num_ids(input_length))
         num_ids = ids.stop
-        yield TraceRequest(at_ms, input_length, output_length, list(ids))
+        yield number, TraceRequest(at_ms, input_length, output_length, list(ids))
+
+
+def _numbered(lines: Iterable[bytes], start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers in the file."""
+    return ((number, line) for number, line in enumerate(lines, start) if line.strip())
 
 
 def _num_ids(input_length: int) -> int:

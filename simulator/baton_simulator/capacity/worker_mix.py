@@ -68,8 +68,8 @@ def ratios(total: int, most: int) -> list[WorkerMix]:
 
 
 def racks(mix: WorkerMix, count: int) -> dict[str, list[str]]:
-    """The workers dealt to `count` racks in turn, so that each has its part of every role."""
-    groups: dict[str, list[str]] = {f"rack-{number}": [] for number in range(count)}
+    """The workers dealt to `count` racks in turn, so that each has its part of every role; none is empty."""
+    groups: dict[str, list[str]] = {f"rack-{number}": [] for number in range(min(count, mix.total))}
     for number, name in enumerate(mix.names()):
         groups[f"rack-{number % count}"].append(name)
     return groups

@@ -46,9 +46,22 @@ def test_a_sweep_names_the_best_and_is_drawn(
 ) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "answer.png"
-    flags = ["--workers", "2M", "--hardware", PROFILE, "--sweep", "ratio", "--plot", str(path)]
+    flags = [
+        "--workers",
+        "2M",
+        "--hardware",
+        PROFILE,
+        "--sweep",
+        "ratio",
+        "--plot",
+        str(path),
+        "--speedup",
+        "0.04",
+    ]
     assert main(["simulate", "--trace", trace, *flags]) == 0
-    assert "\nHighest goodput: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "arrivals 0.04 times as fast" in told
+    assert "\nHighest goodput: " in told
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -75,7 +88,7 @@ def test_a_picture_needs_its_library(
         (("--slo", "e2e=3"), "--slo is 'e2e=3'; allowed"),
         (("--workers", "2Q"), "--workers is '2Q'; allowed: counts with P, D and M"),
         (("--divisor", "100"), "--divisor is 100; allowed: a divisor of 512"),
-        (("--lose", "rack-8"), "--lose is 'rack-8'; allowed: rack-0 to rack-7"),
+        (("--lose", "rack-8"), "--lose is 'rack-8'; allowed: rack-0 to rack-1"),
         (("--lose", "1P", "--sweep", "ratio"), "--sweep is 'ratio'; allowed: nothing beside --lose"),
         (("--hardware", "z80"), "--hardware is 'z80'; allowed: b200"),
         (("--json", "/nowhere/answer.json"), "--json is '/nowhere/answer.json'; allowed"),

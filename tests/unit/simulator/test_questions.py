@@ -55,6 +55,16 @@ def test_faster_arrivals_are_served_later() -> None:
     assert ttfts[-1] > 2 * ttfts[0]
 
 
+def test_one_request_that_is_refused_at_once_has_no_rate() -> None:
+    plan = make_plan("2M")
+    rows = make_question(plan, make_requests(1, prompt=300_000), Slo()).load()
+    assert list(rows)[:2] == ["0.25x", "0.5x"]
+    assert {(row.goodput_per_s, row.tokens_per_s, row.duration_s) for row in rows.values()} == {
+        (0.0, 0.0, 0.0)
+    }
+    assert best(rows) is None
+
+
 def test_ratios_are_spread_over_all_divisions() -> None:
     assert [str(mix) for mix in ratios(3, 9)] == ["1P:2D", "2P:1D", "3M"]
     assert [str(mix) for mix in ratios(128, 3)] == ["1P:127D", "64P:64D", "127P:1D", "128M"]
@@ -79,6 +89,13 @@ def test_racks_have_their_part_of_every_role() -> None:
 def test_workers_are_lost_by_rack_by_share_or_by_count(text: str, names: list[str]) -> None:
     mix = parse_mix("4P:2D")
     assert lost_workers(text, mix, racks(mix, 2)) == names
+
+
+def test_no_rack_is_empty() -> None:
+    mix = parse_mix("1P:2D")
+    assert list(racks(mix, 8)) == ["rack-0", "rack-1", "rack-2"]
+    with pytest.raises(InvalidConfigError, match="lose is 'rack-3'; allowed: rack-0 to rack-2"):
+        lost_workers("rack-3", mix, racks(mix, 8))
 
 
 @pytest.mark.parametrize("text", ["rack-9", "0%", "101%", "5P", "1M", "P", ""])

@@ -30,6 +30,9 @@ def test_the_first_requests_of_a_file_are_read(tmp_path: Path) -> None:
         for at_ms in (3000, 6000)
     ]
     assert len(read_trace(path)) == 3
+    path.write_text(f"\n{path.read_text()} \n\n{json.dumps(line)}\n")
+    with pytest.raises(InvalidConfigError, match=r"line 7 of .* has timestamp 3000; allowed: from 9000"):
+        read_trace(path)
 
 
 def test_a_line_of_another_format_is_refused_by_its_number(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 def test_azures_format_is_known_by_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text(f"{AZURE}2023-11-16 18:15:46.6805900,600,44\r\n2023-11-16 18:15:50.9951690,512,0\n")
+    path.write_text(f"{AZURE}2023-11-16 18:15:46.6805900,600,44\r\n2023-11-16 18:15:50.9951690,512,0\n\n")
     assert read_trace(path) == [
         TraceRequest(timestamp=0, input_length=600, output_length=44, hash_ids=[0, 1]),
         TraceRequest(timestamp=4314, input_length=512, output_length=0, hash_ids=[2]),
