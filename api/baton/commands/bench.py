@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -73,6 +74,8 @@ class _Reporter:
         self.goodput = read_goodput(args.goodput)
         self._percents = [float(percent) for percent in args.metric_percentiles.split(",")]
         self._folder = Path(args.result_dir)
+        self._num_saved: Counter[str] = Counter()
+        """Results of a sweep by the names of their files; equal points are numbered from the second on."""
         if args.plot:
             require_plots(Path(args.plot))
         if args.save_result:
@@ -105,9 +108,10 @@ class _Reporter:
             label, point.rate_name, point.max_concurrency, measured.model, now
         )
         if args.result_filename and args.benchmark == "sweep":
-            name = (
-                f"{Path(name).stem}-{point.rate_name}qps-{point.max_concurrency or 'any'}{Path(name).suffix}"
-            )
+            stem = f"{Path(name).stem}-{point.rate_name}qps-{point.max_concurrency or 'any'}"
+            self._num_saved[stem] += 1
+            again = f"-{self._num_saved[stem]}" if self._num_saved[stem] > 1 else ""
+            name = str(Path(name).with_stem(stem + again))
         result: dict[str, Any] = {
             "date": f"{now:%Y%m%d-%H%M%S}",
             "endpoint_type": args.backend,

@@ -13,7 +13,10 @@ from baton.config.flags import Flag, Pattern
 _MAX_INT: Final = 2**31 - 1
 _MAX_SECONDS: Final = 10**6
 _NUMBER: Final = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
-_RATE: Final = Pattern(rf"inf|{_NUMBER}", "inf, or a number over 0")
+_RATE: Final = Pattern(
+    rf"inf|{_NUMBER}(e[+-]?[0-9])?",
+    "inf, or a number over 0 such as 0.5, 4 or 1e3, with up to 9 digits before and after its point",
+)
 _PERCENTS: Final = Pattern(
     r"(100|[0-9]{1,2}(\.[0-9]{1,4})?)(,(100|[0-9]{1,2}(\.[0-9]{1,4})?)){0,15}",
     "percents from 0 to 100, such as 50,90,99.9",

@@ -45,6 +45,10 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            "serve --request-rate 1000000000000",
+            "--request-rate is '1000000000000'; allowed: inf, or a number over 0 such as 0.5, 4 or 1e3",
+        ),
         ("serve --request-rate 0", "--request-rate is '0'; allowed: inf, or a number over 0"),
         ("serve --goodput ttft", "--goodput is 'ttft'; allowed: ttft:MS, tpot:MS or e2el:MS"),
         (

@@ -1,0 +1,38 @@
+"""Files that `baton bench` writes, of measurements that are made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from baton.cli import main
+from baton.commands import bench
+from baton_bench.serving import Measured
+from tests.unit.baton_bench.answers import make_answer, make_run
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure_server(*_: object) -> Measured:
+        return Measured(run=make_run(make_answer(), make_answer()), model="m", tokenizer="")
+
+    monkeypatch.setattr(bench, "measure_server", measure_server)
+
+
+def test_a_sweep_keeps_the_folder_of_its_files_and_one_file_for_each_point(tmp_path: Path) -> None:
+    flags = ["--request-rates", "50", "1e3", "50", "--save-result", "--disable-tqdm"]
+    assert main(["bench", "sweep", *flags, "--result-filename", str(tmp_path / "sub" / "x.json")]) == 0
+    assert {path.name for path in (tmp_path / "sub").iterdir()} == {
+        "x-50qps-any.json",
+        "x-1000qps-any.json",
+        "x-50qps-any-2.json",
+    }
+
+
+def test_a_result_tells_how_many_requests_were_sent(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    flags = ["--num-prompts", "1000", "--save-result", "--disable-tqdm", "--result-filename", str(path)]
+    assert main(["bench", "serve", *flags]) == 0
+    assert json.loads(path.read_text())["num_prompts"] == 2
