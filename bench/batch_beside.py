@@ -19,12 +19,13 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.processes.child import running
+from baton_bench.answers import Answer, BenchRequest
+from baton_bench.completion_stream import CompletionStream
 from baton_bench.figures import percentile
 from baton_bench.http_client import HttpClient, Origin
 from bench.command_line import make_parser
@@ -84,15 +85,19 @@ async def ask_json(client: HttpClient, method: str, path: str, body: bytes = b""
 
 
 async def ask(client: HttpClient, body: dict[str, Any], times: Times) -> None:
-    """Send one request as a stream, and note when its tokens come."""
-    began_s, came_s = asyncio.get_running_loop().time(), list[float]()
+    """Send one request as a stream, and note when its tokens come.
+
+    Raises:
+        ValueError: it is refused, or its answer is not whole.
+    """
+    now_s, prompt = asyncio.get_running_loop().time(), body["prompt"]
+    request = BenchRequest(prompt=prompt, num_prompt_tokens=len(prompt), num_tokens=body["max_tokens"])
+    answer = Answer(request=request, due_s=now_s, allowed_s=now_s, sent_s=now_s)
+    stream = CompletionStream(answer)
     async with asyncio.timeout(ANSWER_WITHIN_S):
-        content = json.dumps(body).encode()
-        status = await client.request("POST", URL, content, lambda _, at_s: came_s.append(at_s))
-    if status != 200:
-        raise RuntimeError(f"a request got HTTP {status}")
-    times.ttft_ms.append((came_s[0] - began_s) * 1e3)
-    times.itl_ms += [(after - before) * 1e3 for before, after in pairwise(came_s)]
+        stream.end(await client.request("POST", URL, json.dumps(body).encode(), stream.take))
+    times.ttft_ms.append(answer.ttft_s * 1e3)
+    times.itl_ms += [itl_s * 1e3 for itl_s in answer.itls_s]
 
 
 async def ask_all(client: HttpClient, arguments: argparse.Namespace, times: Times, random: Random) -> None:

@@ -33,6 +33,9 @@ SHARE: Final = 0.05
 """Allowed share of the prefill time, besides one inter-token latency."""
 NUM_TOKENS: Final = 24
 READY_WITHIN_S: Final = 180.0
+ANSWER_WITHIN_S: Final = 60.0
+ASK_WITHIN_S: Final = 5.0
+"""The deadline of a request to a cluster that may not be ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,8 @@ class Stream:
 
 
 @contextmanager
-def cluster(args: argparse.Namespace) -> Iterator[str]:
-    """Start it; gives the router's address."""
+def cluster(args: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start it; gives its process and the router's address."""
     with listen_at("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "baton", "serve", *([args.model] if args.model else [])]
@@ -68,7 +71,7 @@ def cluster(args: argparse.Namespace) -> Iterator[str]:
     command += ["--max-num-batched-tokens", str(args.chunk), "--kv-cache-memory-bytes", str(2**28)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield f"127.0.0.1:{port}"
+        yield process, f"127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
@@ -81,11 +84,15 @@ def make_request(number: int, num_tokens: int) -> pb.GenerateRequest:
     return pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids), sampling_params=params)
 
 
-async def ask(stub: Any, request: pb.GenerateRequest) -> Stream | None:
-    """Take one answer; None if it was not split."""
+async def ask(stub: Any, request: pb.GenerateRequest, within_s: float = ANSWER_WITHIN_S) -> Stream | None:
+    """Take one answer; None if it was not split.
+
+    Raises:
+        AioRpcError: it failed, or was not whole within `within_s` seconds.
+    """
     at_s: list[float] = []
     timings = None
-    async for event in stub.Generate(request, wait_for_ready=True):
+    async for event in stub.Generate(request, wait_for_ready=True, timeout=within_s):
         at_s += [time.perf_counter()] * len(event.tokens.token_ids)
         if event.HasField("finished"):
             timings = event.finished.timings
@@ -100,19 +107,30 @@ async def ask(stub: Any, request: pb.GenerateRequest) -> Stream | None:
     )
 
 
-async def run(address: str, args: argparse.Namespace) -> None:
+async def wait_until_split(stub: Any, process: subprocess.Popen[bytes], num_tokens: int) -> int:
+    """Ask until both workers have joined, and have met; returns the number of requests.
+
+    Raises:
+        RuntimeError: the process has ended, or splits no request within READY_WITHIN_S.
+    """
+    deadline, number, error = time.monotonic() + READY_WITHIN_S, 0, "no request was split"
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"baton serve ended with status {process.returncode}")
+        number += 1
+        try:
+            if await ask(stub, make_request(number, num_tokens), ASK_WITHIN_S) is not None:
+                return number
+        except grpc.aio.AioRpcError as failure:
+            error = f"{failure.code().name}: {failure.details()}"
+            await asyncio.sleep(0.2)
+    raise RuntimeError(f"baton serve was not ready within {READY_WITHIN_S:g} s: {error}")
+
+
+async def run(process: subprocess.Popen[bytes], address: str, args: argparse.Namespace) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
-        stub, number = BatonStub(channel), 0
-        deadline = time.monotonic() + READY_WITHIN_S
-        while True:  # until both workers have joined, and have met
-            number += 1
-            try:
-                if await ask(stub, make_request(number, args.prompts[0])) is not None:
-                    break
-            except grpc.aio.AioRpcError:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.2)
+        stub = BatonStub(channel)
+        number = await wait_until_split(stub, process, args.prompts[0])
         print("| prompt | chunks | prefill, ms | transfer, ms | ITL, ms | gap, ms | allowed, ms | of it |")
         print("|---|---|---|---|---|---|---|---|")
         for length in args.prompts:
@@ -144,8 +162,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--transport", default="auto")
     args = parser.parse_args()
-    with cluster(args) as address:
-        asyncio.run(run(address, args))
+    with cluster(args) as (process, address):
+        asyncio.run(run(process, address, args))
 
 
 if __name__ == "__main__":
