@@ -13,7 +13,10 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.router_access import RouterAccess
 
-FIELDS: Final = ("temperature", "top_p", "top_k", "min_p")
+FIELDS: Final = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "logprobs"),
+)
 """Fields of `RequestDefaults.sampling`; the messages of gRPC have the same names."""
 
 

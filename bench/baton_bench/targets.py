@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -55,6 +56,8 @@ class RequestDefaults:
     ignore_eos: bool = False
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the body: `temperature` and so on."""
+    request_id_prefix: str = ""
+    """The header x-request-id of each request is this and its number; empty: there is none."""
 
 
 class _Card(msgspec.Struct):
@@ -76,10 +79,13 @@ class OpenAiTarget:
         self._is_chat = backend is Backend.OPENAI_CHAT
         self._endpoint = endpoint or ENDPOINTS[backend]
         self._defaults = defaults
+        self._numbers = count()
 
     async def send(self, answer: Answer) -> None:
         request, stream = answer.request, CompletionStream(answer)
         headers = {"x-session-id": request.session_id} if request.session_id else {}
+        if prefix := self._defaults.request_id_prefix:
+            headers["x-request-id"] = f"{prefix}{next(self._numbers)}"
         status = await self._client.request("POST", self._endpoint, self.body(request), stream.take, headers)
         stream.end(status)
 

@@ -78,7 +78,8 @@ class _Reporter:
         """Results of a sweep by the names of their files; equal points are numbered from the second on."""
         if args.plot:
             require_plots(Path(args.plot))
-        if args.save_result:
+        self._saves = args.save_result or args.append_result
+        if self._saves:
             _make_folder("--result-dir", args.result_dir, self._folder)
             if name := args.result_filename:
                 _make_folder("--result-filename", name, (self._folder / name).parent)
@@ -97,7 +98,7 @@ class _Reporter:
             sys.stdout.write(table(figures, shown, settings))
         for warning in (*warnings(figures, is_paced=is_paced(plan)), *failures(figures)):
             sys.stderr.write(f"baton bench: {warning}\n")
-        if self._args.save_result:
+        if self._saves:
             self._save(plan, point, measured, figures)
         return measured, figures
 
@@ -131,7 +132,8 @@ class _Reporter:
             result |= detailed(measured.run)
         path = self._folder / name
         try:
-            path.write_bytes(msgspec.json.encode(result) + b"\n")
+            with path.open("ab" if args.append_result else "wb") as file:
+                file.write(msgspec.json.encode(result) + b"\n")
         except OSError as error:
             raise InvalidConfigError(
                 f"--result-filename is {name!r}; allowed: a file to write ({error})"

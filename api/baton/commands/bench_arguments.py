@@ -26,6 +26,7 @@ _LIMIT: Final = Pattern(rf"(ttft|tpot|e2el):{_NUMBER}", "ttft:MS, tpot:MS or e2e
 _PAIR: Final = Pattern(r"[^=\x00-\x1f\x7f]{1,128}=[^\x00-\x1f\x7f]{0,4000}", "KEY=VALUE")
 _URL: Final = Pattern(r"|https?://[^\s]{1,2000}", "http://host:port or https://host:port")
 _ENDPOINT: Final = Pattern(r"|/[^\s]{0,1000}", "a path that begins with /")
+_ID_PREFIX: Final = Pattern(r"[\x21-\x7e]{0,100}", "up to 100 visible characters of ASCII")
 _BACKENDS: Final = ("openai", "vllm", "openai-chat", "baton-grpc")
 DATASETS: Final = ("random", "sharegpt", "prefix_repetition", "custom", "trace")
 
@@ -75,6 +76,15 @@ TARGET_FLAGS: Final = (
         "authority of the server's certificate; default: the system's",
         metavar="FILE",
     ),
+    Flag("--insecure", bool, False, "take any certificate of the server"),
+    Flag(
+        "--request-id-prefix",
+        str,
+        "",
+        "x-request-id of each request is this and a number; default: the server's",
+        pattern=_ID_PREFIX,
+        metavar="PREFIX",
+    ),
     Flag(
         "--ready-check-timeout-sec",
         float,
@@ -97,6 +107,18 @@ TARGET_FLAGS: Final = (
     Flag("--top-p", float, None, "default: the server's", low=0, high=1, is_low_open=True),
     Flag("--top-k", int, None, "default: the server's; no part of OpenAI's API", low=-1, high=_MAX_INT),
     Flag("--min-p", float, None, "default: the server's; no part of OpenAI's API", low=0, high=1),
+    Flag("--presence-penalty", float, None, "default: the server's", low=-2, high=2),
+    Flag("--frequency-penalty", float, None, "default: the server's", low=-2, high=2),
+    Flag(
+        "--repetition-penalty",
+        float,
+        None,
+        "default: the server's; no part of OpenAI's API",
+        low=0,
+        high=100,
+        is_low_open=True,
+    ),
+    Flag("--logprobs", int, None, "most likely tokens to return beside each token", low=0, high=_MAX_INT),
     Flag("--extra-body", dict, None, "JSON with more fields of every request", metavar="JSON"),
 )
 TOKEN_FLAGS: Final = (
@@ -226,6 +248,7 @@ RESULT_FLAGS: Final = (
     ),
     Flag("--label", str, "", "label of the result; default: the backend"),
     Flag("--save-result", bool, False, "write all figures to a file of JSON"),
+    Flag("--append-result", bool, False, "add them to that file as a line, where it exists"),
     Flag("--save-detailed", bool, False, "write the figures of each request, too"),
     Flag(
         "--result-dir", str, "", "folder of that file, made if it is missing; default: here", metavar="FOLDER"
@@ -256,7 +279,7 @@ LATENCY_FLAGS: Final = (
     Flag("--num-iters", int, 30, "batches that are measured", low=1, high=10**6),
     *_OUTPUT,
 )
-THROUGHPUT_FLAGS: Final = (*DATASET_FLAGS, *_OUTPUT)
+THROUGHPUT_FLAGS: Final = (*DATASET_FLAGS, _length("--n", 1, "answers to each prompt"), *_OUTPUT)
 _SERVE: Final = (*TARGET_FLAGS, *TOKEN_FLAGS, *DATASET_FLAGS, *PACE_FLAGS, *RESULT_FLAGS)
 
 

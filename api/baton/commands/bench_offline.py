@@ -71,7 +71,7 @@ def bench_throughput(args: argparse.Namespace) -> int:
     source = TokenSource.of_model(args.tokenizer or args.model, writes_text=False)
     requests = read_prompts(args).sample(args.num_prompts, random.Random(args.seed), source)
     params = [
-        SamplingParams(max_tokens=request.num_tokens, temperature=0.0, ignore_eos=True)
+        SamplingParams(n=args.n, max_tokens=request.num_tokens, temperature=0.0, ignore_eos=True)
         for request in requests
     ]
     with _make_llm(engine_args) as llm:

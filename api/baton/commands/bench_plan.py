@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import resource
+import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,8 @@ KEY_VARIABLES: Final = ("OPENAI_API_KEY", *security_arguments.KEY_VARIABLES)
 DEFAULT_PORTS: Final = {Backend.OPENAI: 8000, Backend.OPENAI_CHAT: 8000, Backend.BATON_GRPC: 8100}
 _OWN_FILES: Final = 64
 """Descriptors that are no connections."""
-_SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
+_PENALTIES: Final = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES)
 
 
 def read_plan(args: argparse.Namespace) -> ServePlan:
@@ -41,6 +43,10 @@ def read_plan(args: argparse.Namespace) -> ServePlan:
         InvalidConfigError: values do not go together, or name a file that is not there.
     """
     sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
+    if args.logprobs is not None:
+        is_chat = _backend(args.backend) is Backend.OPENAI_CHAT
+        count = {"top_logprobs": args.logprobs, "logprobs": True} if is_chat else {"logprobs": args.logprobs}
+        sampling |= count
     return ServePlan(
         server=_server(args),
         model=args.model,
@@ -48,6 +54,7 @@ def read_plan(args: argparse.Namespace) -> ServePlan:
             model=args.served_model_name,
             ignore_eos=args.ignore_eos,
             sampling={**sampling, **(args.extra_body or {})},
+            request_id_prefix=args.request_id_prefix,
         ),
         prompts=read_prompts(args, has_sessions=args.trace_sessions),
         tokens=TokenChoice(
@@ -128,7 +135,7 @@ def _server(args: argparse.Namespace) -> Server:
     host = f"[{args.host}]" if ":" in args.host else args.host
     address = f"{host}:{args.port or DEFAULT_PORTS[backend]}"
     if backend is Backend.BATON_GRPC:
-        for name in ("base_url", "endpoint", "header", "extra_body"):
+        for name in ("base_url", "endpoint", "header", "extra_body", "insecure", "request_id_prefix"):
             if getattr(args, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise InvalidConfigError(
@@ -137,7 +144,13 @@ def _server(args: argparse.Namespace) -> Server:
         access = RouterAccess(ClientTls(ca_certs=args.ssl_ca_certs), key)
         return GrpcServer(address=address, access=access)
     headers: Mapping[str, str] = {"Authorization": f"Bearer {key}"} if key else {}
+    if args.insecure and args.ssl_ca_certs:
+        raise InvalidConfigError(
+            f"--ssl-ca-certs is {args.ssl_ca_certs!r}; allowed: nothing beside --insecure, which checks none"
+        )
     origin = Origin.parse(args.base_url or f"http://{address}", args.ssl_ca_certs)
+    if args.insecure and origin.tls is not None:
+        origin.tls.check_hostname, origin.tls.verify_mode = False, ssl.CERT_NONE
     return HttpServer(
         origin=origin, headers={**headers, **read_pairs(args.header)}, backend=backend, endpoint=args.endpoint
     )

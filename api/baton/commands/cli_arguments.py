@@ -107,7 +107,11 @@ def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
     """The flags of vLLM's that a command knows beside its own."""
     name = " ".join(argv[: 2 if argv[:1] == ["bench"] else 1])
     has_engine = name in ("bench latency", "bench throughput") or name in _COMPUTING
-    return neutral_flags(has_engine=has_engine, has_router=name in ("serve", "router"))
+    return neutral_flags(
+        has_engine=has_engine,
+        has_router=name in ("serve", "router"),
+        has_tokenizer=name in ("bench serve", "bench sweep"),
+    )
 
 
 def _short_flags(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:

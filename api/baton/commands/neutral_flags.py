@@ -31,6 +31,10 @@ ENGINE_TAKEN: Final[dict[str, Taken]] = {
     for flag, name in FIELD_OF.items()
     if name in IGNORED
 }
+_TOKENIZER: Final[dict[str, Fixed | Taken]] = {
+    "--tokenizer-mode": ENGINE_FIXED["--tokenizer-mode"],
+    "--trust-remote-code": ENGINE_TAKEN["--trust-remote-code"],
+}
 
 
 class NeutralFlags:
@@ -92,11 +96,12 @@ class NeutralFlags:
         self.given.append(flag)
 
 
-def neutral_flags(*, has_engine: bool, has_router: bool) -> NeutralFlags:
-    """The flags of a command that computes, that serves HTTP, or both."""
+def neutral_flags(*, has_engine: bool, has_router: bool, has_tokenizer: bool = False) -> NeutralFlags:
+    """The flags of a command that computes, that serves HTTP, or both, or one that has a tokenizer alone."""
     engine: Mapping[str, Fixed | Taken] = {**ENGINE_FIXED, **ENGINE_TAKEN} if has_engine else {}
     server: Mapping[str, Fixed | Taken] = {**SERVER_FIXED, **TAKEN} if has_router else {}
-    return NeutralFlags({**engine, **server})
+    tokenizer: Mapping[str, Fixed | Taken] = _TOKENIZER if has_tokenizer else {}
+    return NeutralFlags({**engine, **server, **tokenizer})
 
 
 def _is_switch(name: str, flag: Fixed | Taken) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 
 from baton_bench.load_run import Limits
@@ -21,7 +22,7 @@ def test_warm_ups_leave_the_measured_requests_as_they_are() -> None:
                 plan = ServePlan(
                     server=HttpServer(origin=server.origin),
                     model="m",
-                    defaults=RequestDefaults(),
+                    defaults=RequestDefaults(request_id_prefix="run-"),
                     prompts=PrefixRepetition(prefix_len=8, suffix_len=4, num_prefixes=3, output_len=1),
                     tokens=TokenChoice(vocab_size=500),
                     num_prompts=6,
@@ -35,6 +36,8 @@ def test_warm_ups_leave_the_measured_requests_as_they_are() -> None:
                 return server.requests
 
         requests = asyncio.run(main())
+        names = [re.findall(rb"(?i)x-request-id: (\S+)", one) for one in requests if b"POST" in one]
+        assert names == [[b"run-%d" % number] for number in range(len(names))]
         bodies = [json.loads(one.partition(b"\r\n\r\n")[2]) for one in requests if b"POST" in one]
         return [tuple(body["prompt"]) for body in bodies]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from baton.commands.bench_plan import read_plan
 from baton.commands.cli_arguments import parse
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.config.flags import Flag
-from baton_bench.serving import GrpcServer
+from baton_bench.serving import GrpcServer, HttpServer
 from baton_core.errors import InvalidConfigError
 from tests.unit.cli.test_flags import hostile_values
 
@@ -75,6 +77,9 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
         ),
         ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file in a folder that exists, ending"),
+        ("serve --backend baton-grpc --insecure", "--insecure is True; allowed: nothing with baton-grpc"),
+        ("serve --insecure --ssl-ca-certs x", "--ssl-ca-certs is 'x'; allowed: nothing beside --insecure"),
+        ("serve --tokenizer-mode mistral", "--tokenizer-mode is 'mistral'; allowed: "),
         ("serve --backend baton-grpc --endpoint /x", "--endpoint is '/x'; allowed: nothing with baton-grpc"),
         (
             "serve --dataset-name trace --dataset-path x --trace-divisor 100",
@@ -90,6 +95,27 @@ def test_values_that_cannot_be_are_refused(
 ) -> None:
     assert main(["bench", *arguments.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_sampling_flags_are_fields_of_every_request() -> None:
+    flags = "--presence-penalty 1 --frequency-penalty -1 --repetition-penalty 1.5 --logprobs 3 --insecure"
+
+    def asked(backend: str) -> Mapping[str, object]:
+        url = ("--base-url", "https://h:1", "--trust-remote-code", "--tokenizer-mode", "auto")
+        plan = read_plan(parse(["bench", "serve", "--backend", backend, *url, *flags.split()]))
+        assert isinstance(plan.server, HttpServer)
+        assert plan.server.origin.tls is not None
+        assert plan.server.origin.tls.verify_mode is ssl.CERT_NONE
+        return plan.defaults.sampling
+
+    common = {
+        "temperature": 0.0,
+        "presence_penalty": 1.0,
+        "frequency_penalty": -1.0,
+        "repetition_penalty": 1.5,
+    }
+    assert asked("openai") == {**common, "logprobs": 3}
+    assert asked("openai-chat") == {**common, "logprobs": True, "top_logprobs": 3}
 
 
 def test_a_configuration_file_stands_in_for_flags(tmp_path: Path) -> None:

@@ -36,3 +36,11 @@ def test_a_result_tells_how_many_requests_were_sent(tmp_path: Path) -> None:
     flags = ["--num-prompts", "1000", "--save-result", "--disable-tqdm", "--result-filename", str(path)]
     assert main(["bench", "serve", *flags]) == 0
     assert json.loads(path.read_text())["num_prompts"] == 2
+
+
+def test_results_are_appended_as_lines_or_take_the_place_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    command = ["bench", "serve", "--disable-tqdm", "--result-filename", str(path)]
+    for flag, num_lines in (("--append-result", 1), ("--append-result", 2), ("--save-result", 1)):
+        assert main([*command, flag]) == 0
+        assert len([json.loads(line) for line in path.read_text().splitlines()]) == num_lines
