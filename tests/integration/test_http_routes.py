@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import defaultdict
 from typing import Any
@@ -12,7 +13,7 @@ from baton_core.sessions.worker_info import Role
 from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, run, serving
-from tests.integration.scripted_worker import ScriptedWorker
+from tests.integration.scripted_worker import ScriptedWorker, until
 
 COMPLETIONS = "/v1/completions"
 
@@ -130,6 +131,30 @@ def test_a_request_is_named_by_its_client_or_here() -> None:
             for path in ("/health", "/nope", "/v1/models"):
                 response = await client.get(path, headers={"x-request-id": "mine"})
                 assert response.headers["x-request-id"] == "mine"
+
+    run(scenario())
+
+
+def test_a_name_of_a_header_may_come_again_while_it_runs_and_one_of_a_body_not() -> None:
+    async def scenario() -> None:
+        name, held = "m" * 128, ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
+        headers = {"x-request-id": name}
+        async with http_cluster(held) as client:
+            first = asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "x"}, headers=headers))
+            await until(lambda: bool(held.commands))
+            held.pause(len(ANSWER))
+            second = await client.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
+            assert (second.status_code, second.headers["x-request-id"]) == (200, name)
+            told = (await client.get(f"/debug/requests/{second.json()['id']}")).json()
+            assert told["state"] == "finished"
+            assert re.fullmatch(f"{name[:119]}-[0-9a-f]{{8}}", told["request_id"])
+            of_body = await client.post(COMPLETIONS, json={"prompt": "x", "request_id": name})
+            assert error_of(of_body)[:2] == (400, "request_id")
+            held.pause(1)
+            held.go_on(name)
+            assert (await first).json()["id"] == f"cmpl-{name}"
+            third = await client.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
+            assert third.json()["id"] == f"cmpl-{name}"
 
     run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +18,8 @@ from baton_service.logs import current_request_id
 REQUEST_ID_HEADER: Final = "x-request-id"
 _KEY: Final = "baton.request_id"
 _IS_GIVEN: Final = "baton.request_id_is_given"
+_RUNNING: Final = "baton.running_request_ids"
+_ADOPTED: Final = "baton.adopted_request_id"
 UNCOUNTED: Final = frozenset({"/metrics", "/health", "/live", "/ready", "/ping", "/load", "/version"})
 """Routes that scrapers and probes call again and again."""
 _CLIENT_LEFT: Final = 499
@@ -26,24 +29,32 @@ _ROUTE: Final = "baton.route"
 
 
 class RequestIds:
-    """Names each request before `app` handles it."""
+    """Names each request before `app` handles it; a header's name is echoed as it came."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._running: Counter[str] = Counter()
+        """Calls by the names that their routes have adopted."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         is_name = _is_name(given)
-        scope[_KEY] = given if is_name else f"req-{secrets.token_hex(8)}"
         scope[_IS_GIVEN] = is_name
-        current_request_id.set(scope[_KEY])
+        scope[_RUNNING] = self._running
+        _rename(scope, given if is_name else f"req-{secrets.token_hex(8)}")
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = scope[_KEY]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = given if is_name else scope[_KEY]
             await send(message)
 
-        await self._app(scope, receive, named)
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            if (adopted := scope.get(_ADOPTED)) is not None:
+                self._running[adopted] -= 1
+                if not self._running[adopted]:
+                    del self._running[adopted]
 
 
 def request_id_of(scope: Scope) -> str:
@@ -51,8 +62,14 @@ def request_id_of(scope: Scope) -> str:
     return str(scope[_KEY])
 
 
-def adopt_request_id(scope: Scope, name: str | None) -> str:
+def adopt_request_id(scope: Scope, name: str | None, *, is_former: bool = False) -> str:
     """Take the name that the body gives, if the header gave none; returns the name in force.
+
+    A header's name gets a suffix while another call has it: clients and proxies send calls twice. The first
+    name that a call adopts stays.
+
+    Args:
+        is_former: `name` is that of the call which this one resumes, and goes before the header's.
 
     Raises:
         InvalidRequestError: a header could not carry it.
@@ -60,10 +77,21 @@ def adopt_request_id(scope: Scope, name: str | None) -> str:
     if name is not None and not _is_name(name):
         allowed = f"1 to {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters"
         raise InvalidRequestError("request_id", name, allowed)
-    if name is not None and not scope[_IS_GIVEN]:
-        scope[_KEY] = name
-        current_request_id.set(name)
+    if _ADOPTED not in scope:
+        running = scope[_RUNNING]
+        if name is not None and (is_former or not scope[_IS_GIVEN]):
+            _rename(scope, name)
+        elif (given := request_id_of(scope)) in running:
+            suffix = f"-{secrets.token_hex(4)}"
+            _rename(scope, given[: MAX_REQUEST_ID_CHARACTERS - len(suffix)] + suffix)
+        scope[_ADOPTED] = request_id_of(scope)
+        running[scope[_ADOPTED]] += 1
     return request_id_of(scope)
+
+
+def _rename(scope: Scope, name: str) -> None:
+    scope[_KEY] = name
+    current_request_id.set(name)
 
 
 def _is_name(text: str) -> bool:
