@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import openai
 import pydantic
 import pytest
@@ -16,7 +17,7 @@ from baton_core.sessions.router_messages import Failed, RequestSpec
 from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from tests.integration.chat_client import Chat, chatting
 from tests.integration.golden_events import check_golden
-from tests.integration.http_router import http_cluster
+from tests.integration.http_router import error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, TOKENIZER, run
 from tests.integration.scripted_worker import ScriptedWorker, until
 
@@ -280,6 +281,32 @@ def test_a_response_belongs_to_its_tenant_and_is_kept_within_bounds() -> None:
             path = f"/v1/responses/{await create(background=True, max_output_tokens=None)}"
             assert (await client.delete(path, headers=first)).json()["deleted"]
             await until(lambda: worker.num_cancels(path.partition("resp_")[2]) == 1)
+
+    run(scenario())
+
+
+def test_a_stored_response_stays_when_a_request_of_the_same_name_comes() -> None:
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1", answers=[ANSWER])
+        async with http_cluster(worker) as client:
+
+            async def create(**fields: Any) -> httpx.Response:
+                body = {"input": "x", "max_output_tokens": 3, **fields}
+                return await client.post("/v1/responses", json=body, headers={"x-request-id": "mine"})
+
+            made = [await create(), await create(), await create(request_id="ours")]
+            names = [response.json()["id"] for response in made]
+            assert len(set(names)) == 3
+            for name in names:
+                assert (await client.get(f"/v1/responses/{name}")).json()["id"] == name
+                assert (await client.get(f"/debug/requests/{name}")).json()["request_id"] == "mine"
+            body = {"input": "x", "max_output_tokens": 3, "request_id": "ours"}
+            own = await client.post("/v1/responses", json=body)
+            assert own.json()["id"] == "resp_ours"
+            assert (await client.get("/debug/requests/resp_ours")).json()["request_id"] == "ours"
+            again = await client.post("/v1/responses", json=body)
+            assert error_of(again)[:2] == (400, "request_id")
+            assert (await client.get("/v1/responses/resp_ours")).json() == own.json()
 
     run(scenario())
 

@@ -26,7 +26,7 @@ from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.errors import Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
-from baton_router.http.middleware import adopt_request_id, request_id_of
+from baton_router.http.middleware import adopt_request_id, is_named_by_header, request_id_of
 from baton_router.http.picking import PICKING, Picking
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
@@ -105,6 +105,11 @@ class Call(Generic[BodyT]):
     def request_id(self) -> str:
         """The call's name; also the name of its generation at the router."""
         return request_id_of(self._scope)
+
+    @property
+    def is_named_by_header(self) -> bool:
+        """True if the name is that of the call's header, which later calls may have too."""
+        return is_named_by_header(self._scope)
 
     @property
     def picking(self) -> Picking | None:

@@ -62,6 +62,11 @@ def request_id_of(scope: Scope) -> str:
     return str(scope[_KEY])
 
 
+def is_named_by_header(scope: Scope) -> bool:
+    """True if the name of a request is that of its header, which later requests may have too."""
+    return bool(scope[_IS_GIVEN])
+
+
 def adopt_request_id(scope: Scope, name: str | None, *, is_former: bool = False) -> str:
     """Take the name that the body gives, if the header gave none; returns the name in force.
 

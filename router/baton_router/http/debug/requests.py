@@ -6,6 +6,7 @@ Who asks sees the requests of its own key; with `--enable-operator-routes` those
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import islice
@@ -27,6 +28,8 @@ _ID_PREFIXES: Final = (
     *("embd-", "pool-", "classify-", "score-", "rerank-"),
 )
 """Prefixes that ids in replies put before the request's name."""
+_OF_RESPONSE: Final = re.compile("resp_(.+)-[0-9a-f]{16}")
+"""Id of a response whose request was named by a header; the group is that name."""
 
 
 class ListQuery(Query, kw_only=True):
@@ -58,6 +61,8 @@ async def show_request(call: Call[None]) -> None:
         return record if record is not None and may_see(record) else None
 
     names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
+    if (response := _OF_RESPONSE.fullmatch(name)) is not None:
+        names.append(response[1])
     record = next(filter(None, map(find, names)), None)
     if record is None:
         first = next((each for each in names if find(f"{each}-0")), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any, Final
@@ -42,6 +43,7 @@ from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.requests.generation import Delta, Finished
 
 _EVENTS_PER_PIECE: Final = 64
+_PREFIX: Final = "resp_"
 
 
 class ResponseReply:
@@ -82,13 +84,14 @@ class ResponseReply:
         )
         self.response = new_response(
             call.body,
-            name=f"resp_{call.request_id.replace('/', '_')}",  # a part of paths
+            name=_new_name(call),
             model=chat.model or call.state.service.model_names[0],
             params=spec.params,
             is_stored=is_stored,
         )
         self.key = response_key(call.tenant, self.response.id)
         """Its key in the store."""
+        self._may_be_taken = call.body.request_id is not None
         self._must_be_kept = bool(call.body.background or call.body.store)
         self._has_events = bool(call.body.background and call.body.stream)
         self._running: RunningResponse | None = None
@@ -101,7 +104,7 @@ class ResponseReply:
 
         Raises:
             RequestError: UNAVAILABLE, the store cannot be reached, and the request wants it.
-            InvalidRequestError: it is made in the background, and is larger than the store.
+            InvalidRequestError: its name is taken, or it is made in the background and larger than the store.
         """
         response = self.response
         if not response.store:
@@ -109,6 +112,9 @@ class ResponseReply:
         body = msgspec.json.encode(response)
         stored = StoredResponse(body=body, items=items, has_events=self._has_events)
         try:
+            if self._may_be_taken and await self._store.get(self.key) is not None:
+                name = response.id.removeprefix(_PREFIX)
+                raise InvalidRequestError("request_id", name, "a name that no stored response has")
             self._running = await self._store.put(self.key, stored, self._stop)
         except RequestError:
             if self._must_be_kept:
@@ -240,3 +246,9 @@ class ResponseReply:
             return []
         logprobs = chat_logprobs(entries, self._tokenizer, names_ids=self._names_ids)
         return list(elements_of(logprobs.content))
+
+
+def _new_name(call: Call[ResponsesRequest]) -> str:
+    """Return the id of a response, a part of paths; a header's name alone would not be unique for long."""
+    suffix = f"-{secrets.token_hex(8)}" if call.is_named_by_header else ""
+    return f"{_PREFIX}{call.request_id.replace('/', '_')}{suffix}"
