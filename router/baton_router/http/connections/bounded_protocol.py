@@ -209,9 +209,10 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _can_send_interim(self) -> bool:
-        """True if the client knows interim responses and still waits for its response."""
-        is_last = not self.pipeline  # otherwise an earlier reply may be under way
-        return is_last and self.cycle.scope["http_version"] == "1.1" and not self.cycle.response_started
+        """True if the client knows interim responses, and the response that comes next has not begun."""
+        assert self._answered is not None, "a request is being handled"
+        answered = self._answered
+        return answered.scope["http_version"] == "1.1" and not answered.response_started
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
