@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
 from typing import Any
 
 import pytest
@@ -35,6 +38,36 @@ def test_unknown_fields_are_named_in_a_header_and_counted_by_what_had_them() -> 
             )
             counts = await told(chat.client, "baton_http_ignored_fields_total")
             assert counts == {("body",): 3, ("messages[]",): 2}
+
+    run(scenario())
+
+
+def test_unknown_parameters_are_named_in_a_header_or_refused() -> None:
+    async def scenario() -> None:
+        path = "/debug/requests?limit=1&foo=1&a%0A=2"
+        async with chatting("ok") as chat:
+            lenient = await chat.client.get(path)
+            assert (lenient.status_code, lenient.headers["x-baton-ignored"]) == (200, "?, foo")
+        async with chatting("ok", strict_fields=True) as chat:
+            status, param, message = error_of(await chat.client.get(path))
+            assert (status, param) == (400, "query")
+            assert "allowed: limit" in message
+
+    run(scenario())
+
+
+def test_a_compressed_body_is_refused_as_such() -> None:
+    async def scenario() -> None:
+        content = json.dumps({"messages": HELLO}).encode()
+        async with chatting("ok") as chat:
+            for encoding, body in (("gzip", gzip.compress(content)), ("deflate", zlib.compress(content))):
+                headers = {"content-encoding": encoding, "content-type": "application/json"}
+                refused = await chat.client.post(CHAT, content=body, headers=headers)
+                assert refused.status_code == 415
+                message = f"content-encoding is '{encoding}'; allowed: identity"
+                assert refused.json()["error"]["message"].startswith(message)
+            headers = {"content-encoding": "identity", "content-type": "application/json"}
+            assert (await chat.client.post(CHAT, content=content, headers=headers)).status_code == 200
 
     run(scenario())
 

@@ -34,6 +34,7 @@ PARSERS: dict[str, Any] = {
     "tool_call_parser": "hermes",
     "reasoning_parser": "qwen3",
 }
+LISTING: Any = {"order": "asc", "limit": 2, "include": ["message.input_image.image_url"]}
 LOGPROBS: Any = ["message.output_text.logprobs"]
 
 
@@ -69,7 +70,7 @@ def test_a_response_is_made_stored_and_continued() -> None:
             assert made.usage.output_tokens == num_tokens
             assert made.usage.total_tokens == made.usage.input_tokens + num_tokens
             assert "Be brief." in await chat.prompt()
-            assert await client.responses.retrieve(made.id) == made
+            assert await client.responses.retrieve(made.id, include=LOGPROBS) == made
 
             follow: Any = [{"role": "user", "content": [{"type": "input_text", "text": "And now?"}]}]
             again = await client.responses.create(input=follow, previous_response_id=made.id)
@@ -80,7 +81,7 @@ def test_a_response_is_made_stored_and_continued() -> None:
             await client.responses.delete(made.id)
             with pytest.raises(openai.NotFoundError, match="previous_response_id is"):
                 await client.responses.create(input="x", previous_response_id=made.id)
-            items = [item async for item in client.responses.input_items.list(again.id, order="asc", limit=2)]
+            items = [item async for item in client.responses.input_items.list(again.id, **LISTING)]
             assert [item.type for item in items] == ["message"] * 3
             assert len({item.id for item in items}) == 3
             contents: list[Any] = [item.content[0] for item in items if item.type == "message"]

@@ -34,12 +34,18 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
 
     Raises:
         RequestError: UNAVAILABLE, bodies of others leave no room in memory.
-        HttpError: 413, it is larger than `max_bytes`; 415, it is no JSON; 408, it takes too long.
+        HttpError: 413, it is larger than `max_bytes`; 415, it is no JSON, or compressed; 408, it takes too long.
         ClientDisconnect: the client is gone.
     """
     kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(415, "unsupported_media_type", f"content-type is {kind!r}; allowed: application/json")
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        allowed = "identity: bodies are sent uncompressed"
+        raise HttpError(
+            415, "unsupported_media_type", f"content-encoding is {encoding!r}; allowed: {allowed}"
+        )
     length = headers.get("content-length", "0")
     try:
         async with asyncio.timeout(READ_WITHIN_S):

@@ -77,6 +77,8 @@ class Call(Generic[BodyT]):
     """The memory that the body takes."""
     tenant: str = ""
     """The tenant whose key the call named."""
+    is_strict: bool = False
+    """True if unknown fields and parameters are refused."""
     is_batch_line: bool = False
     """True where the router itself makes the call, for a line of a batch."""
 
@@ -89,7 +91,7 @@ class Call(Generic[BodyT]):
         self.traceparent = ""
         """The call's position in a trace; empty without tracing."""
         self.ignored = ""
-        """Unknown fields of the body, for the reply's header."""
+        """Unknown fields of the body or parameters, for the reply's header."""
         self.resume_token = ""
         """Token that resumes the stream at any router; empty where there are several."""
         self._dialect = dialect

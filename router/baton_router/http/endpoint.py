@@ -66,13 +66,14 @@ class Endpoint:
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
         self._state = state
-        is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
+        self._is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
         self._decoder: BodyDecoder[Any] | None = (
-            BodyDecoder(route.bodies, is_strict=is_strict) if route.bodies else None
+            BodyDecoder(route.bodies, is_strict=self._is_strict) if route.bodies else None
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: Call[Any] = Call(self._state, scope, receive, send, self._route.dialect)
+        call.is_strict = self._is_strict
         try:
             headers = Headers(scope=scope)
             if self._route.method != "GET":

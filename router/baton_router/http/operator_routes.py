@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from baton_core.sessions.control_messages import ControlAction
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.field_names import renamed
+from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
 
@@ -204,17 +206,24 @@ async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
 
 
 def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
-    """Read a route's parameters.
+    """Read a route's parameters; of a list each value is given apart, as `name` or `name[]`.
 
     Raises:
-        InvalidRequestError: one is unknown, of another type, or given twice.
+        InvalidRequestError: one is of another type, given twice, or unknown where the call is strict.
     """
     given = call.request.query_params
     is_list = {field.name: field.default_factory is list for field in msgspec.structs.fields(kind)}
-    for name in (name for name in given if not is_list.get(name, True)):
-        if len(texts := given.getlist(name)) > 1:
+    values: dict[str, Any] = {}
+    for name in given:
+        stem, texts = name.removesuffix("[]"), given.getlist(name)
+        if not is_list.get(name, True) and len(texts) > 1:
             raise InvalidRequestError(name, texts, "one value")
-    values = {name: given.getlist(name) if is_list.get(name) else given[name] for name in given}
+        values |= {stem: texts} if is_list.get(stem) else {name: given[name]}
+    if not call.is_strict:
+        removal = Removal()
+        with suppress(TooManyStepsError):
+            removal.remove(values, shapes_of(kind))
+        call.ignored = ", ".join(removal.names)
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -27,6 +27,8 @@ class ResponseQuery(Query, kw_only=True):
     """The number of the last event that the client has; beside stream."""
     include_obfuscation: bool = False
     """Ignored: events are not padded."""
+    include: list[str] = msgspec.field(default_factory=list)
+    """Ignored: a response has what its request wanted."""
 
 
 class ItemsQuery(Query, kw_only=True):
@@ -36,6 +38,8 @@ class ItemsQuery(Query, kw_only=True):
     """The first items come first, or the last."""
     after: str = ""
     """The id of an item: the list begins after it."""
+    include: list[str] = msgspec.field(default_factory=list)
+    """Ignored: items are whole."""
 
 
 class _Named(msgspec.Struct):
