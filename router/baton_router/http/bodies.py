@@ -34,7 +34,8 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
 
     Raises:
         RequestError: UNAVAILABLE, bodies of others leave no room in memory.
-        HttpError: 413, it is larger than `max_bytes`; 415, it is no JSON, or compressed; 408, it takes too long.
+        HttpError: 413, it is larger than `max_bytes`; 415, it is compressed or no JSON;
+            408, it takes too long.
         ClientDisconnect: the client is gone.
     """
     kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()

@@ -70,8 +70,7 @@ class ChatReply:
             parser = plan.tool_use.make_parser()
             if reasoning is not None:
                 parser = reasoning.make_parser(parser)
-                counter = reasoning.make_counter(tokenizer)
-                self._counters += [counter] if counter is not None else []
+                self._counters.append(reasoning.make_counter(tokenizer))
             self._writers.append(ChoiceWriter(index, choice_options, parser, tokenizer))
         self._head: Mapping[str, Any] = {
             "id": f"chatcmpl-{call.request_id}",

@@ -32,13 +32,11 @@ class ReasoningUse:
         is_inside = self.thinking is Thinking.INSIDE
         return self.parser(content, starts_inside=is_inside, template_kwargs=self.template_arguments)
 
-    def make_counter(self, tokenizer: Tokenizer) -> ReasoningCounter | None:
-        """Return the counter of one sequence's reasoning tokens; None where no single tokens mark them."""
+    def make_counter(self, tokenizer: Tokenizer) -> ReasoningCounter:
+        """Return the counter of one sequence's reasoning tokens."""
         texts = (self.parser.start_text, self.parser.end_text)
         start, end = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
-        if len(start) != 1 or len(end) != 1:
-            return None
-        return ReasoningCounter(start[0], end[0], is_inside=self.thinking is Thinking.INSIDE)
+        return ReasoningCounter(start, end, is_inside=self.thinking is Thinking.INSIDE)
 
 
 def find_reasoning(
@@ -53,22 +51,27 @@ def find_reasoning(
 
 
 class ReasoningCounter:
-    """Counts the tokens of one sequence that stand between the markers."""
+    """Counts the tokens of one sequence that stand between the markers, of one token each or of several."""
 
-    def __init__(self, start_token_id: int, end_token_id: int, *, is_inside: bool) -> None:
+    def __init__(self, start: TokenIds, end: TokenIds, *, is_inside: bool) -> None:
         """`is_inside`: the sequence begins within the reasoning."""
         self.num_tokens = 0
-        self._start = start_token_id
-        self._end = end_token_id
+        self._markers = ((tuple(start), True), (tuple(end), False))
+        self._num_kept = max(len(start), len(end))
+        self._latest: TokenIds = ()
+        """The latest tokens, since the last marker."""
         self._is_inside = is_inside
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Take the next tokens."""
         for token_id in token_ids:
-            if token_id in (self._start, self._end):
-                self._is_inside = token_id == self._start
-            else:
-                self.num_tokens += self._is_inside
+            self._latest = (*self._latest, token_id)[-self._num_kept :]
+            self.num_tokens += self._is_inside
+            for marker, is_start in self._markers:
+                if self._latest[-len(marker) :] == marker:
+                    self.num_tokens -= len(marker) * self._is_inside
+                    self._is_inside, self._latest = is_start, ()
+                    break
 
 
 def read_parsers(settings: HttpSettings, limits: RequestLimits) -> RequestLimits:
