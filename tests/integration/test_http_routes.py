@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from baton_core.requests.pooling import PoolingModel, PoolingTask, encode_pooling_model
 from baton_core.sessions.worker_info import Role
 from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
@@ -155,6 +157,26 @@ def test_a_name_of_a_header_may_come_again_while_it_runs_and_one_of_a_body_not()
             assert (await first).json()["id"] == f"cmpl-{name}"
             third = await client.post(COMPLETIONS, json={"prompt": "x"}, headers=headers)
             assert third.json()["id"] == f"cmpl-{name}"
+
+    run(scenario())
+
+
+def test_a_model_that_lacks_the_task_of_a_route_is_what_its_refusal_names() -> None:
+    async def scenario() -> None:
+        tasks = (PoolingTask.CLASSIFY, PoolingTask.TOKEN_CLASSIFY)
+        pooling = encode_pooling_model(PoolingModel(tasks=tasks, labels=("a", "b")))
+        identity = replace(worker().info.identity, pooling=pooling)
+        async with http_cluster(ScriptedWorker("w1", identity=identity)) as client:
+            for path, body in (
+                ("/v1/embeddings", {"input": "x"}),
+                ("/score", {"text_1": "x", "text_2": "y"}),
+                ("/rerank", {"query": "x", "documents": ["y"]}),
+            ):
+                status, param, message = error_of(await client.post(path, json=body))
+                assert (status, param) == (400, "model")
+                assert message.endswith("; this one has classify, token_classify and 2 classes")
+            named = await client.post("/pooling", json={"input": "x", "task": "embed"})
+            assert error_of(named)[1] == "task"
 
     run(scenario())
 

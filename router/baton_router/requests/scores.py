@@ -10,9 +10,17 @@ from types import MappingProxyType
 from typing import Any
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import PoolingModel
 from baton_core.worker.step_plan import PooledValues
 from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import TextPair
+
+
+def lacks_task(name: str, model: PoolingModel, allowed: str) -> InvalidRequestError:
+    """Return the refusal of a request that needs another model than the one of this name."""
+    classes = f" and {len(model.labels)} classes" if model.labels else ""
+    tasks = ", ".join(model.tasks)
+    return InvalidRequestError("model", name, f"a model that {allowed}; this one has {tasks}{classes}")
 
 
 def pair_counts(num_first: int, num_second: int, names: tuple[str, str] = ("data_1", "data_2")) -> int:
@@ -65,9 +73,10 @@ def floats_of(pooled: PooledValues) -> Sequence[float]:
 
 
 def similarity(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the cosine of two vectors; 0 where one has no length."""
+    """Return the cosine of two vectors, -1 to 1; 0 where one has no length."""
     length = math.hypot(*first) * math.hypot(*second)
-    return math.fsum(map(mul, first, second)) / length if length else 0.0
+    cosine = math.fsum(map(mul, first, second)) / length if length else 0.0
+    return max(min(cosine, 1.0), -1.0)  # rounding can exceed 1
 
 
 def late_interaction(first: PooledValues, second: PooledValues) -> float:

@@ -16,7 +16,7 @@ from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, 
 from baton_core.worker.step_plan import PooledValues
 from baton_router.http.json_pieces import json_pieces
 from baton_router.http.pooling.vectors import bytes_of, numbers_of, signs_of, text_of
-from baton_router.requests.scores import late_interaction, pair_counts, similarity
+from baton_router.requests.scores import lacks_task, late_interaction, pair_counts, similarity
 from baton_router.text.tokenization import kept_lengths
 
 VALUES = (0.1, -2.5, 0.0, 448.0, 1e-3, -1e-9, 3.0, 7.25, -0.3, 1e5)
@@ -84,6 +84,9 @@ def test_pairs_and_their_scores() -> None:
             pair_counts(*counts, ("a", "b"))
     assert similarity((1.0, 1.0), (1.0, 0.0)) == pytest.approx(math.sqrt(0.5))
     assert similarity((0.0,), (1.0,)) == 0.0
+    for vector in torch.randn(100, 8).tolist():
+        assert similarity(vector, vector) <= 1.0
+        assert similarity(vector, [-one for one in vector]) >= -1.0
     one, other = torch.randn(3, 4), torch.randn(5, 4)
     expected = float((one @ other.T).max(dim=1).values.sum())
     given = (pooled(*map(tuple, rows.tolist())) for rows in (one, other))
@@ -105,5 +108,10 @@ def test_what_a_model_cannot_pool_is_refused_by_name() -> None:
     ):
         with pytest.raises(InvalidRequestError, match=said):
             check_runner(model, spec)
+    classes = PoolingModel(tasks=(PoolingTask.CLASSIFY, PoolingTask.TOKEN_CLASSIFY), labels=("a", "b"))
+    assert classes.scores_by is None
+    assert str(lacks_task("m", classes, "embeds")) == (
+        "model is 'm'; allowed: a model that embeds; this one has classify, token_classify and 2 classes"
+    )
     assert classifies.scores_by is PoolingTask.CLASSIFY
     assert embeds.result_bytes(PoolingSpec(task=PoolingTask.EMBED, dimensions=16), 9) == 64

@@ -15,6 +15,7 @@ from baton_router.http.generation import collect, generating
 from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields, PromptInput
 from baton_router.requests.generation import Finished, GenerationRequest, PoolingRequest
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.scores import lacks_task
 from baton_router.text.prompts import Prompt, TextPair
 
 MAX_PROMPTS: Final = 2048
@@ -79,9 +80,12 @@ async def pool(
     `names` are the fields that errors name, one for each prompt; without them it is `input`.
 
     Raises:
-        InvalidRequestError: a field is out of range; the message names it.
+        InvalidRequestError: a field is out of range, or the model lacks the task; the message names it.
         RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, DEADLINE_EXCEEDED, or CANCELLED by a disconnect.
     """
+    model, task = pooled_model(call), pooling.task
+    if task not in model.tasks and not hasattr(fields, "task"):
+        raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}")
     names = names or ["input"] * len(prompts)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequestError(names[-1], f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")

@@ -20,7 +20,14 @@ from baton_router.http.pooling.schemas import (
     TextItem,
 )
 from baton_router.requests.generation import Finished
-from baton_router.requests.scores import floats_of, late_interaction, pair_counts, pair_prompt, similarity
+from baton_router.requests.scores import (
+    floats_of,
+    lacks_task,
+    late_interaction,
+    pair_counts,
+    pair_prompt,
+    similarity,
+)
 from baton_router.text.prompts import Prompt, TextPair
 from baton_router.text.tokenization import Tokenizer
 
@@ -142,8 +149,7 @@ async def _score_pairs(
         first, second = await service.run_in_thread(_cut, service.tokenizer, body, first, second)
     task = model.scores_by
     if task is None:
-        allowed = "score with a model that embeds, or has one class"
-        raise InvalidRequestError("model", service.model_names[0], f"{allowed}; this one has {model.tasks}")
+        raise lacks_task(service.model_names[0], model, "embeds or has one class")
     if task is PoolingTask.CLASSIFY:
         prompts = _pair_prompts(service.tokenizer, model, body, first * repeats, second)
         fields = [others.field] * len(prompts)
