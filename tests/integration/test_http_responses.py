@@ -178,9 +178,14 @@ def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
             asked: dict[str, Any] = {"model": "tiny", "input": "x", "include": LOGPROBS, "top_logprobs": 2}
             whole = await client.responses.create(**asked)
             async with client.responses.stream(**asked) as stream:
-                pieces = [
-                    event.logprobs async for event in stream if event.type == "response.output_text.delta"
-                ]
+                pieces: list[Any] = []
+                async for event in stream:
+                    if event.type == "response.output_text.delta":
+                        pieces += event.logprobs
+                    elif event.type == "response.output_text.done":
+                        assert [one.model_dump() for one in pieces] == [
+                            one.model_dump() for one in event.logprobs
+                        ]
                 streamed = await stream.get_final_response()
             for made in (whole, streamed):
                 message = made.output[0]
@@ -190,7 +195,7 @@ def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
                 assert part.logprobs is not None
                 assert "".join(each.token for each in part.logprobs[:-1]) == '{"name": "Rome"}'
                 assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
-            assert sum(map(len, pieces)) == len(TOKENIZER.encode(part.text, add_special_tokens=False))
+            assert len(pieces) == len(TOKENIZER.encode(part.text, add_special_tokens=False)) + 1
 
     run(scenario())
 

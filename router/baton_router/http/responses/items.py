@@ -75,7 +75,8 @@ class ItemWriter:
             yield from self._write(part)
         if self._open is None and not self.items:
             yield from self._begin(_new_message())
-        self._logprobs += self._waiting
+        if self._waiting and isinstance(self._open, MessageItem):
+            yield from self._write(TextDelta(text=""))
         yield from self._close("incomplete" if delta.finish_reason == "length" else "completed")
 
     def _write(self, part: OutputDelta) -> Iterator[ItemEvent]:
