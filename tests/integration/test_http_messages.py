@@ -50,6 +50,7 @@ def test_a_reply_is_a_message_with_its_usage() -> None:
             fields = {"temperature": 0.5, "top_k": 5, "metadata": {"user_id": "u"}}
             message = await ask(client, system="Be brief.", extra_body=fields)
             assert (message.type, message.role, message.model) == ("message", "assistant", "tiny")
+            assert message.id == f"msg_{message._request_id}"
             assert [(part.type, part.text) for part in message.content] == [("text", "Good day.")]
             assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
             params = chat.worker.spec.params
@@ -218,7 +219,7 @@ def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
                 assert body["type"] == "error"
                 assert body["error"]["type"] == "invalid_request_error"
                 assert said in body["error"]["message"]
-                assert body["request_id"]
+                assert body["request_id"] == caught.value.request_id
             assert not chat.worker.commands
 
     run(scenario())

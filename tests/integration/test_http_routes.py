@@ -254,7 +254,7 @@ def test_pages_of_allowed_origins_may_call() -> None:
             response = await client.post(COMPLETIONS, headers={"origin": "https://a.example"})
             assert response.status_code == 401
             exposed = response.headers["access-control-expose-headers"]
-            assert exposed == "x-request-id, traceparent, x-resume-token, x-baton-ignored"
+            assert exposed == "x-request-id, request-id, traceparent, x-resume-token, x-baton-ignored"
             other = await client.options(COMPLETIONS, headers={**headers, "origin": "https://b.example"})
             assert "access-control-allow-origin" not in other.headers
 

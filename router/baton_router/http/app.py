@@ -22,6 +22,7 @@ from baton_router.http.calls import RESUME_HEADER
 from baton_router.http.endpoint import Endpoint, require_key
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.ignored_fields import IGNORED_HEADER
+from baton_router.http.messages.replies import ANTHROPIC
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
@@ -61,7 +62,10 @@ def make_app(state: AppState) -> ASGIApp:
             allow_credentials=settings.allow_credentials,
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
-            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
+            expose_headers=(
+                *(REQUEST_ID_HEADER, ANTHROPIC.request_id_header),
+                *(TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
+            ),
         )
     app = with_middleware(app, settings.middleware)
     return RequestIds(CountedCalls(app, state.metrics.http))

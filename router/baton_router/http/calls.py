@@ -271,10 +271,14 @@ class Call(Generic[BodyT]):
 
     async def _watched_send(self, message: Message) -> None:
         self._has_started = True
-        if self.traceparent and message["type"] == "http.response.start":
-            MutableHeaders(scope=message)[TRACEPARENT] = self.traceparent
-        if self.ignored and message["type"] == "http.response.start":
-            MutableHeaders(scope=message)[IGNORED_HEADER] = self.ignored
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            named = {
+                TRACEPARENT: self.traceparent,
+                IGNORED_HEADER: self.ignored,
+                self._dialect.request_id_header: self.request_id,
+            }
+            headers.update({name: value for name, value in named.items() if name and value})
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)

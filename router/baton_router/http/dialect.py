@@ -23,6 +23,8 @@ class Dialect:
     """True if each event of a stream has a line with its type: the tag of its struct, error without one."""
     last_event: bytes
     """Follows the last event of a stream."""
+    request_id_header: str = ""
+    """Header in which the clients look for a call's name; empty: `x-request-id`, which all replies have."""
 
     def head(self, event: msgspec.Struct) -> bytes:
         """Return what comes before the data of an event."""

@@ -154,4 +154,10 @@ def error_body(failure: Failure, request_id: str) -> MessageError:
     return MessageError(error=detail, request_id=request_id)
 
 
-ANTHROPIC: Final = Dialect(error=MessageError, error_body=error_body, names_events=True, last_event=b"")
+ANTHROPIC: Final = Dialect(
+    error=MessageError,
+    error_body=error_body,
+    names_events=True,
+    last_event=b"",
+    request_id_header="request-id",
+)
