@@ -24,9 +24,13 @@ class JsonCall:
     """One call. `is_done`: its `}` was taken; `is_broken`: what comes next cannot belong to a call.
 
     Keys after the arguments may be any. Where a call breaks after its arguments began, they end there.
+
+    Args:
+        is_marked: it stands between marks, so its arguments may be missing, null, or JSON within a string.
     """
 
-    def __init__(self, out: DeltaWriter) -> None:
+    def __init__(self, out: DeltaWriter, *, is_marked: bool = False) -> None:
+        self._is_marked = is_marked
         self.is_done = False
         self.is_broken = False
         self._out = out
@@ -75,8 +79,8 @@ class JsonCall:
         if self._key == "name" and text[at] != '"':
             self.is_broken = True
         elif self._key in _ARGUMENTS:
-            self.is_broken = text[at] != "{"
-            if self._name and not self.is_broken:
+            self.is_broken = text[at] not in ('{"n' if self._is_marked else "{")
+            if self._name and text[at] == "{":
                 self._begin(self._name)
                 return self._scan(self._in_arguments, at)
         return self._scan(self._in_value, at)
@@ -90,21 +94,25 @@ class JsonCall:
 
     def _in_value(self, text: str, at: int) -> int:
         end = self._feed_token(text, at)
+        self._follow_scanner()
         if self._scanner.is_done and not self._has_begun:
             self._end_part("".join(self._token))
-        self._follow_scanner()
         return end
 
     def _end_part(self, value: str) -> None:
         if self._key == "name":
             self._name = json.loads(value)
-        elif self._key in _ARGUMENTS:
-            self._early_arguments = value
-        if self._name and self._early_arguments:
+        elif self._key in _ARGUMENTS and value != "null":
+            self._early_arguments = json.loads(value).strip() if value[0] == '"' else value
+            self.is_broken = not _is_object(self._early_arguments)
+        if self._name and self._early_arguments and not self.is_broken:
             self._begin(self._name)
             self._out.arguments(self._early_arguments)
 
     def _after_value(self, text: str, at: int) -> int:
+        if text[at] == "}" and self._is_marked and self._name and not self._has_begun:
+            self._begin(self._name)
+            self._out.arguments("{}")
         if text[at] == "}" and self._has_begun:
             self.is_done = True
             self._out.discard_kept()
@@ -144,6 +152,11 @@ class JsonCall:
             return at
         self._out.keep(character)
         return at + 1
+
+
+def _is_object(text: str) -> bool:
+    scanner = JsonScanner()
+    return text.startswith("{") and scanner.feed(text, 0) == len(text) and scanner.is_done
 
 
 class _Place(StrEnum):

@@ -1,7 +1,7 @@
 """Calls as Hermes and the Qwen chat models write them.
 
 `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, several one after the other, content around them.
-A missing end tag is forgiven.
+A missing end tag is forgiven, and so are arguments that are missing, null, or JSON within a string.
 
 Source: the chat templates of NousResearch/Hermes-2-Pro-Llama-3-8B and Qwen/Qwen3-8B.
 """
@@ -22,7 +22,7 @@ class HermesToolParser(ToolParser):
         return self._text_until(text, at, _START, {"<tool_call>": self._begin_call})
 
     def _begin_call(self) -> None:
-        self._call = JsonCall(self._out)
+        self._call = JsonCall(self._out, is_marked=True)
         self._state = self._in_call
 
     def _in_call(self, text: str, at: int) -> int:

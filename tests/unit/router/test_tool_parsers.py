@@ -62,17 +62,35 @@ def test_the_name_may_follow_the_arguments_and_other_keys_may_stand_beside_them(
 
 
 @pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ('{"name": "f"}', "{}"),
+        ('{"name": "f", "arguments": null}', "{}"),
+        ('{"parameters": null , "name": "f", "type": "function"}', "{}"),
+        ('{"name": "f", "arguments": "{\\"a\\": \\"\\\\u00e9\\"}"}', '{"a": "\\u00e9"}'),
+        ('{"arguments": " {} ", "name": "f"}', "{}"),
+    ],
+)
+def test_a_hermes_call_may_have_no_arguments_or_a_text_of_them(call: str, arguments: str) -> None:
+    answer = parse("hermes", f"<tool_call>{call}</tool_call>")
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", arguments)))
+    assert parse("llama3_json", call).tool_calls == (), "without marks it may be any JSON"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "<tool_call>",
         "<tool_call>\n",
         "<tool_call></tool_call>",
         "<tool_call>get_weather(Paris)</tool_call>",
-        '<tool_call>{"name": "get_weather"}</tool_call>',
         '<tool_call>{"name": "", "arguments": {}}</tool_call>',
         '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
-        '<tool_call>{"name": "f", "arguments": null}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": "x"}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": "{} {}"}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": nul}</tool_call>',
+        '<tool_call>{"id": "7"}</tool_call>',
         '<tool_call>{"arguments": {}}</tool_call>',
         '<tool_call>{"arguments": {"a": tru}, "name": "f"}</tool_call>',
         '<tool_call>{"answer": 42, "name": "f", "arguments": {}}</tool_call>',
