@@ -185,10 +185,14 @@ def test_routes_of_vllm_that_are_not_here_say_what_to_do() -> None:
             for path, words in {
                 "/v1/audio/transcriptions": "no speech models",
                 **dict.fromkeys(("/sleep", "/drain", "/pause"), "--enable-operator-routes"),
+                "/v1/responses/compact": "neither compacted nor counted",
+                "/v1/responses/input_tokens": "neither compacted nor counted",
                 "/tokenizer_info": "--enable-tokenizer-info-endpoint",
             }.items():
                 status, _, message = error_of(await client.post(path, json={}))
                 assert (status, words in message) == (404, True), message
+            for method in ("PUT", "PATCH"):
+                assert (await client.request(method, "/v1/responses/compact")).status_code == 405
 
     run(scenario())
 

@@ -282,6 +282,10 @@ def test_a_response_belongs_to_its_tenant_and_is_kept_within_bounds() -> None:
             assert (await client.get(path, headers=first)).json()["status"] == "in_progress"
             cancelled = await client.post(f"{path}/cancel", headers=first)
             assert cancelled.json()["status"] == "cancelled"
+            follow = {"input": "x", "previous_response_id": cancelled.json()["id"]}
+            refused = await client.post("/v1/responses", json=follow, headers=first)
+            allowed = "allowed: the id of a response that is completed or incomplete; this one is cancelled"
+            assert refused.json()["error"]["message"].endswith(allowed)
             await until(lambda: worker.num_cancels(path.partition("resp_")[2]) == 1)
             assert (await client.get(path, headers=first)).json()["status"] == "cancelled"
             path = f"/v1/responses/{await create(background=True, max_output_tokens=None)}"

@@ -15,7 +15,7 @@ from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton_router.http.absent_routes import why_absent
+from baton_router.http.absent_routes import is_absent, why_absent
 from baton_router.http.app_state import AppState
 from baton_router.http.batches.table import BATCH_ROUTES
 from baton_router.http.calls import RESUME_HEADER
@@ -105,20 +105,19 @@ class _NoRoute:
 
     def _refusal(self, request: Request, error: Exception) -> HttpError:
         assert isinstance(error, HTTPException), "that is what this is registered for"
-        path = request.url.path
-        if error.status_code == 405:
+        path, root_path = request.url.path, request.scope.get("root_path", "")
+        known = path.removeprefix(root_path)
+        if error.status_code == 405 and not is_absent(request.method, known):
             allowed = ", ".join(sorted(_methods_at(request)))
             text = f"method is {request.method!r}; allowed at {path}: {allowed}"
             return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
-        root_path = request.scope.get("root_path", "")
-        known = path.removeprefix(root_path)
         if (without_slash := known.removesuffix("/")) in self._paths:
             location = root_path + without_slash
             query = f"?{request.url.query}" if request.url.query else ""
             text = f"path is {path!r}; allowed: {location}"
             return HttpError(307, "moved", text, headers={"location": location + query})
         allowed = why_absent(known)
-        return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: {allowed}")
+        return HttpError(404, "unknown_route", f"path is {path!r}; allowed: {allowed}")
 
 
 def _methods_at(request: Request) -> set[str]:

@@ -136,7 +136,7 @@ def test_errors_have_the_names_that_the_client_used() -> None:
 
 
 def test_messages_go_to_the_template_as_transformers_knows_them() -> None:
-    call = {"id": "c1", "index": 0, "function": {"name": "f", "arguments": "{}"}}
+    call = {"id": "c1", "index": 0, "type": None, "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "developer", "content": "Be kind.", "name": None},
         {"role": "assistant", "tool_calls": [call], "refusal": None, "annotations": [], "reasoning": "Hm."},

@@ -36,7 +36,7 @@ def test_reasoning_text_and_calls_that_follow_each_other_are_one_message() -> No
         {"type": "reasoning", "summary": text("So.", "summary_text")},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
         {"role": "assistant", "content": "Yes."},
-        {"role": "developer", "content": "Go on."},
+        {"type": None, "role": "developer", "content": "Go on."},
         instructions="Be brief.",
     )
     assert read == [

@@ -107,7 +107,7 @@ def _read_message(name: str, message: ChatMessage) -> dict[str, Any]:
     read["content"] = "" if message.content is None else message.content
     if message.tool_calls:
         read["tool_calls"] = [
-            {"type": "function", **{key: value for key, value in call.items() if key != "index"}}
+            {"type": "function", **{key: call[key] for key in call if key not in ("index", "type")}}
             for call in read["tool_calls"]
         ]
     else:

@@ -32,7 +32,7 @@ class ToolCallOfMessage(Fields, omit_defaults=True):
     """The function and its arguments."""
     id: str | None = None
     """The name of the call."""
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = "function"
     """The kind of tool."""
     index: int | None = None
     """Ignored: streamed calls carry it."""

@@ -58,10 +58,10 @@ def earlier_items(name: str, earlier: StoredResponse) -> list[bytes]:
     """Return the JSON of the items of a conversation so far, the response included.
 
     Raises:
-        InvalidRequestError: the response of this name is not over, or failed.
+        InvalidRequestError: the response of this name is in progress, or it failed or was cancelled.
     """
     if earlier.status not in ("completed", "incomplete"):
-        allowed = f"the id of a response that is over, and this one is {earlier.status}"
+        allowed = f"the id of a response that is completed or incomplete; this one is {earlier.status}"
         raise InvalidRequestError("previous_response_id", name, allowed)
     output = msgspec.json.decode(earlier.body, type=_Output).output
     return [*earlier.items, *map(bytes, output)]
@@ -86,8 +86,9 @@ def read_request(
 def _as_listed(item: InputItem) -> bytes:
     """Return an item as it is listed: with an id, and its text as a part."""
     fields = _without_none(msgspec.to_builtins(item))
-    fields.setdefault("id", f"{_PREFIXES[item.type]}_{uuid4().hex}")
-    if item.type == "message" and isinstance(item.content, str):
+    fields.setdefault("id", f"{_PREFIXES[item.kind]}_{uuid4().hex}")
+    fields["type"] = item.kind
+    if item.kind == "message" and isinstance(item.content, str):
         kind = "output_text" if item.role == "assistant" else "input_text"
         fields["content"] = [{"type": kind, "text": item.content}]
     return msgspec.json.encode(fields)

@@ -141,7 +141,7 @@ def _messages(items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]
     is_open = False
     for index, item in enumerate(items):
         name = f"input[{index - num_earlier}]"
-        is_reply = item.type in ("reasoning", "function_call") or item.role == "assistant"
+        is_reply = item.kind in ("reasoning", "function_call") or item.role == "assistant"
         if not is_reply:
             messages.append(_message(name, item))
         elif is_open and _can_go_on(messages[-1], item):
@@ -155,12 +155,12 @@ def _messages(items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]
 
 def _can_go_on(message: ChatMessage, item: InputItem) -> bool:
     """Return whether a reply may have an item after what it has: reasoning, then text, then calls."""
-    return item.type == "function_call" or (message.content is None and not message.tool_calls)
+    return item.kind == "function_call" or (message.content is None and not message.tool_calls)
 
 
 def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
     """Add an item to an earlier reply."""
-    match item.type:
+    match item.kind:
         case "function_call":
             function = CalledFunction(
                 name=_given(name, "name", item.name), arguments=_given(name, "arguments", item.arguments)
@@ -178,7 +178,7 @@ def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
 
 
 def _message(name: str, item: InputItem) -> ChatMessage:
-    match item.type:
+    match item.kind:
         case "message":
             role = _given(name, "role", item.role)
             return ChatMessage(role=role, content=_content_of(name, item))
@@ -195,7 +195,7 @@ def _message(name: str, item: InputItem) -> ChatMessage:
 
 def _unknown(name: str, item: InputItem) -> InvalidRequestError:
     allowed = "message, function_call, function_call_output, reasoning"
-    return InvalidRequestError(f"{name}.type", item.type, allowed)
+    return InvalidRequestError(f"{name}.type", item.kind, allowed)
 
 
 def _given(name: str, field: str, value: str | None) -> str:

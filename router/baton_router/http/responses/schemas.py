@@ -32,7 +32,7 @@ class ContentPart(Fields, kw_only=True):
 class InputItem(Fields, kw_only=True):
     """An item of the conversation; its type says which fields it has."""
 
-    type: str = "message"
+    type: str | None = "message"
     """The kind: message, function_call, function_call_output or reasoning; others are refused."""
     id: str | None = None
     """The name of the item."""
@@ -56,6 +56,11 @@ class InputItem(Fields, kw_only=True):
     """Ignored: reasoning has its text as content."""
     phase: Any = None
     """Ignored."""
+
+    @property
+    def kind(self) -> str:
+        """The type; a message where it is null."""
+        return self.type or "message"
 
 
 class ResponseTool(Fields, kw_only=True):
