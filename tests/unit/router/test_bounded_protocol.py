@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import suppress
 from typing import Any
@@ -65,7 +66,9 @@ def test_too_large_headers_are_refused_with_431(header: bytes) -> None:
             writer.write(GET + header * 200 + b"\r\n")
             said = await rest_of(reader)
             assert said.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
-            assert said.endswith(b"allowed: at most 4096 bytes\n")
+            error = json.loads(said.partition(b"\r\n\r\n")[2])["error"]
+            assert (error["type"], error["code"]) == ("invalid_request_error", "headers_too_large")
+            assert error["message"].endswith("allowed: at most 4096 bytes")
 
     run(scenario())
 
@@ -143,7 +146,8 @@ def test_too_many_requests_at_once_end_the_connection() -> None:
     async def scenario() -> None:
         async with serving() as server, connected(server) as (reader, writer):
             writer.write((GET + b"\r\n") * (MAX_PIPELINED + 2))
-            assert b"HTTP/1.1 400 " in await rest_of(reader)
+            refused = (await rest_of(reader)).partition(b"HTTP/1.1 400 ")[2]
+            assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
             await server.until_empty()
 
     run(scenario())

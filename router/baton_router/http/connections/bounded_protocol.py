@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from baton_router.http.connections.half_closed import HalfClosed
 from baton_router.http.connections.open_connections import OpenConnections, Stage
 from baton_router.http.connections.until_close import until_close
+from baton_router.http.errors import HttpError, failure_of
 from baton_router.process.http_settings import ConnectionLimits
 
 _UPGRADE: Final = b"upgrade"
@@ -194,13 +196,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or more than may be; the connection ends."""
-        if self._num_header_bytes <= self._limits.max_header_bytes:
-            super().send_400_response(msg)
-            return
-        text = f"the headers are too large; allowed: at most {self._limits.max_header_bytes} bytes\n".encode()
-        head = (STATUS_LINE[431], b"content-type: text/plain\r\nconnection: close\r\n")
-        length = b"content-length: %d\r\n\r\n" % len(text)
-        self.transport.write(b"".join((*head, length, text)))
+        error = HttpError(400, "invalid_http", msg)
+        if self._num_header_bytes > (most := self._limits.max_header_bytes):
+            text = f"the headers are too large; allowed: at most {most} bytes"
+            error = HttpError(431, "headers_too_large", text)
+        body = msgspec.json.encode(failure_of(error).body)
+        head = (STATUS_LINE[error.status], b"content-type: application/json\r\nconnection: close\r\n")
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        self.transport.write(b"".join((*head, length, body)))
         self.transport.close()
 
     @property
