@@ -158,16 +158,22 @@ def test_nothing_is_put_into_an_answer_that_another_one_follows(monkeypatch: pyt
     run(scenario())
 
 
-@pytest.mark.parametrize("sent", [FIRST, FIRST + SECOND, FIRST + SECOND[:-2]])
+@pytest.mark.parametrize("behind", [b"", SECOND, SECOND[:-2]])
+@pytest.mark.parametrize("is_apart", [False, True])
 @pytest.mark.parametrize("is_reset", [False, True])
-def test_who_closes_the_connection_is_noticed_before_the_answer_begins(is_reset: bool, sent: bytes) -> None:
+def test_who_closes_the_connection_is_noticed_before_the_answer_begins(
+    is_reset: bool, is_apart: bool, behind: bytes
+) -> None:
     async def scenario() -> None:
         streaming = Streaming(is_held=True)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving(streaming))
             _, writer = await stack.enter_async_context(connected(server))
-            writer.write(sent)
+            writer.write(FIRST if is_apart else FIRST + behind)
             await streaming.until(num_begun=1)
+            if is_apart:
+                writer.write(behind)
+                await asyncio.sleep(0.1)
             if is_reset:
                 writer.transport.abort()
             else:

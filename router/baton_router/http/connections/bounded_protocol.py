@@ -145,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_idle or self.cycle.more_body or self.scheme == "https":
             return False
         self.cycle.keep_alive = False
-        self._half_closed = HalfClosed(self.transport, self._can_send_interim)
+        self._watch()
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -179,6 +179,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_raw_bytes = 0
         self._open_connections.move(self, Stage.ANSWERING)
         super().on_headers_complete()
+        if self.pipeline:
+            self._watch()  # uvicorn reads on only when the request before it is answered, or asks for more
 
     def on_body(self, body: bytes) -> None:
         self._num_raw_bytes = 0
@@ -210,6 +212,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         """True while no request of this connection is being handled."""
         return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """Notice a client that is gone though the connection is not read."""
+        if self._half_closed is None:
+            self._half_closed = HalfClosed(self.transport, self._can_send_interim)
 
     def _can_send_interim(self) -> bool:
         """True if the client knows interim responses, and the response that comes next has not begun."""

@@ -1,4 +1,4 @@
-"""Watches a connection whose client sends no more: it may wait for its reply, or be gone."""
+"""Watches a connection that is not read: its client may wait for its reply, or be gone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _PROBE_AFTER_CHECKS: Final = 2
 _KEEPALIVE_S: Final = 5
 _TCP_CLOSE: Final = 7
 """State of a socket that was reset, the first byte of Linux's `tcp_info`."""
+_TCP_CLOSE_WAIT: Final = 8
+"""State of a socket whose peer sends no more."""
 _INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -45,18 +47,18 @@ class HalfClosed:
     def stop(self) -> None:
         self._timer.cancel()
 
-    def _is_gone(self) -> bool:
+    def _state(self) -> int:
         if not self._is_unix:
-            return self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+            return self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         poll = select.poll()
         poll.register(self._socket, 0)  # a Unix socket that its peer has closed always reports a hang-up
-        return bool(poll.poll(0))
+        return _TCP_CLOSE if poll.poll(0) else 0
 
     def _check(self) -> None:
-        if self._is_gone():
+        if (state := self._state()) == _TCP_CLOSE:
             self._transport.abort()
             return
-        self._num_checks += 1
+        self._num_checks += state == _TCP_CLOSE_WAIT
         if self._num_checks >= _PROBE_AFTER_CHECKS and not self._has_probed and self._can_probe():
             self._has_probed = True
             self._transport.write(_INTERIM)
