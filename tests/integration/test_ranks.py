@@ -249,7 +249,7 @@ def _leading_within(within_s: float) -> Callable[[RankGroup], AbstractContextMan
     leading = RankGroup.leading
 
     def leads(group: RankGroup) -> AbstractContextManager[None]:
-        group._step_within_s = within_s
+        group._watch._step_within_s = within_s
         return leading(group)
 
     return leads

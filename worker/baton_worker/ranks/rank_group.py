@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import select
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -39,34 +37,24 @@ from baton_worker.ranks.follower import Follower
 from baton_worker.ranks.group_transfers import GroupTransfers
 from baton_worker.ranks.links import SharedLinks, StoreLinks, deadline_s, lead_links, step_deadline_s
 from baton_worker.ranks.rank_channel import (
-    OF_SETTINGS,
     AdapterFrame,
-    AliveFrame,
     AnswerFrame,
     CallFrame,
-    FailedFrame,
     PoolFrame,
     Pools,
     StartFrame,
     StepFrame,
     StopFrame,
     TransferFrame,
-    TransferredFrame,
     encode_frame,
     error_of,
     own_machine,
 )
 from baton_worker.ranks.rank_starter import RankStarter
+from baton_worker.ranks.rank_watch import LOST_AFTER_S, RankWatch
 
-SILENT_S: Final = 1.0
-"""Silence after which a rank is looked at: one whose process is stopped is lost."""
-LOST_AFTER_S: Final = 10.0
-"""Silence after which a rank is lost, whatever its process looks like."""
-LOADS_WITHIN_S: Final = 600.0
-"""Silence that is taken while the model is loaded: imports and reads may hold the interpreter."""
 _ANSWER_WITHIN_S: Final = 600.0
 _STOP_WITHIN_S: Final = 5.0
-_WATCH_EVERY_S: Final = 0.2
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -107,9 +95,6 @@ class RankGroup:
             transfers.attach(self._tell_transfer)
         self.lost: Future[None] = Future()
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
-        self._is_closing = False
-        self._silence_s = LOADS_WITHIN_S
-        self._step_began_s: float | None = None
         self._queue: SharedQueue | None = None
         started = starter.start(sizes.leader_first[1:])
         self._followers = [Follower(one) for one in sorted(started, key=lambda one: one.rank)]
@@ -119,7 +104,6 @@ class RankGroup:
         try:
             self.device = use_device(settings.device, starter.device_index)
             settings = replace(settings, device=self.device.type)
-            self._step_within_s = step_deadline_s(sizes, self.device)
             shares_memory = starter.shares_memory and self.device.type == "cpu"
             self.pools = Pools.SHARED if shares_memory and shares_pool else Pools.OWN
             machines = self.in_order(own_machine(), [one.channel.machine for one in self._followers])
@@ -127,13 +111,13 @@ class RankGroup:
                 sizes, self.device, settings.cpu_kernels, starter.host, machines, shares_memory=shares_memory
             )
             self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
+            step_within_s = step_deadline_s(sizes, self.device)
+            self._watch = RankWatch(self._followers, transfers, step_within_s, self.lost, self.end)
         except BaseException:
             for one in self._followers:
                 one.started.kill()
             starter.close()
             raise
-        self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
-        self._watcher.start()
 
     def link(self) -> Ranks:
         """Link this rank to the others.
@@ -156,10 +140,16 @@ class RankGroup:
 
     def on_loaded(self) -> None:
         """Expect every rank to answer soon from now on: the model is loaded."""
-        now = time.monotonic()
-        for one in self._followers:
-            one.seen_s = now
-        self._silence_s = LOST_AFTER_S
+        self._watch.on_loaded()
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Take long silences of ranks that load weights again."""
+        self._watch.on_loading()
+        try:
+            yield
+        finally:
+            self._watch.on_loaded()
 
     def lend(self, descriptor: int) -> None:
         """Let every other rank map the KV pool, which lies in the memory of this descriptor.
@@ -226,7 +216,7 @@ class RankGroup:
         Raises:
             BatonError: a rank is lost, and what was computed is worth nothing.
         """
-        self._step_began_s = time.monotonic()
+        self._watch.step_began_s = time.monotonic()
         try:
             with self.explaining():
                 yield
@@ -234,7 +224,7 @@ class RankGroup:
             self.end(f"the leader of the model's ranks failed: {type(error).__name__}: {error}")
             raise
         finally:
-            self._step_began_s = None
+            self._watch.step_began_s = None
 
     def end(self, reason: str, error: BatonError | None = None) -> None:
         """End the group: nobody waits for a rank any more. Does nothing once it has ended."""
@@ -252,7 +242,7 @@ class RankGroup:
 
     def close(self) -> None:
         """End all ranks; those that do not end are killed."""
-        self._is_closing = True
+        self._watch.expect_ends()
         for one in self._followers:
             with suppress(OSError):
                 one.channel.send(StopFrame())
@@ -260,7 +250,7 @@ class RankGroup:
             if not one.started.has_ended(_STOP_WITHIN_S):
                 one.started.kill()
                 one.started.has_ended(_STOP_WITHIN_S)
-        self._watcher.join()
+        self._watch.close()
         for one in self._followers:
             one.channel.close()
         self._starter.close()
@@ -311,7 +301,7 @@ class RankGroup:
             try:
                 one.channel.send_encoded(content)
             except OSError:
-                self._lose(one, "its process is gone")
+                self._watch.lose(one, "its process is gone")
                 self.lost.result()
 
     def _answers(self) -> list[Any]:
@@ -325,7 +315,7 @@ class RankGroup:
             try:
                 answer = queue.get(timeout=_ANSWER_WITHIN_S)
             except Empty:
-                self._lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
+                self._watch.lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
             if answer is None:
                 self.lost.result()
             elif answer.code:
@@ -333,57 +323,3 @@ class RankGroup:
             else:
                 answers.append(json.loads(answer.result_json))
         return answers
-
-    # --- on the watching thread ---
-
-    def _watch(self) -> None:
-        left = {one.channel.fileno(): one for one in self._followers}
-        while left and not self.lost.done():
-            ready, _, _ = select.select(list(left), [], [], _WATCH_EVERY_S)
-            for descriptor in ready:
-                if not self._receive_all(left[descriptor]):
-                    one = left.pop(descriptor)
-                    if not self._is_closing:
-                        self._lose(one, one.started.why_ended())
-            if not self._is_closing:
-                self._look_for_silence()
-
-    def _receive_all(self, one: Follower) -> bool:
-        """Take the frames that have come; False where no more will come."""
-        while self._receive(one):
-            if not one.channel.is_ahead:
-                return True
-        return False
-
-    def _receive(self, one: Follower) -> bool:
-        frame = one.channel.receive_at_leader()
-        one.seen_s = time.monotonic()
-        match frame:
-            case AliveFrame():
-                return True
-            case AnswerFrame():
-                (one.adapter_answers if frame.is_of_adapter else one.answers).put(frame)
-                return True
-            case TransferredFrame(answers=answers) if self._transfers is not None:
-                self._transfers.take(one.started.rank, answers)
-                return True
-            case FailedFrame(code=code, message=message):
-                if code in OF_SETTINGS:
-                    self._lose(one, message, error_of(code, message))
-                else:
-                    self._lose(one, f"it failed: {message}")
-        return False
-
-    def _look_for_silence(self) -> None:
-        now, began_s = time.monotonic(), self._step_began_s
-        if began_s is not None and now - began_s > self._step_within_s:
-            self.end(f"a step of the model's ranks takes more than {self._step_within_s:g} s")
-        for one in self._followers:
-            silent_s = now - one.seen_s
-            if silent_s > SILENT_S and one.started.is_stopped:
-                self._lose(one, f"its process is stopped, and silent for {silent_s:.1f} s")
-            elif silent_s > self._silence_s:
-                self._lose(one, f"it is silent for {silent_s:.1f} s")
-
-    def _lose(self, lost: Follower, reason: str, error: BatonError | None = None) -> None:
-        self.end(f"rank {lost.started.rank} of the model's ranks is lost: {reason}", error)
