@@ -10,8 +10,10 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from setproctitle import setproctitle
@@ -117,6 +119,33 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Take the first Ctrl-C at the end of the block, and a second one at once.
+
+    Does nothing outside of the main thread, which alone takes them.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    is_deferred = False
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        nonlocal is_deferred
+        is_deferred = not is_deferred
+        if not is_deferred:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if is_deferred:
+            handler(signal.SIGINT, None)
 
 
 @contextmanager

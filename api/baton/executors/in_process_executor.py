@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, assert_never
+from weakref import finalize
 
 from baton.executors.core_pair import ClientEffect, CorePair
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
@@ -35,6 +37,7 @@ from baton_router.requests.generation import PromptDelta
 from baton_router.requests.request_text import RequestText
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.tokenization import Tokenizer
+from baton_service.process import interrupts_deferred
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.controls.engine_operations import (
@@ -63,21 +66,27 @@ class InProcessExecutor:
         self._tokenizer = tokenizer
         self._grammars = grammar_compiler(settings, warms_up=False)
         self._engine = ResidentEngine(settings.engine, self._grammars, executor=settings.executor)
-        loaded, capabilities = self._engine.loaded, InProcessConnector.capabilities
-        epoch = time.time_ns()
-        self._config = worker_config(settings, loaded, capabilities, "local", epoch)
-        self._publishers = cache_followers(settings, epoch)
-        self._tracing = start_tracing(settings.tracing, service="baton", instance_id=f"local-{epoch:x}")
-        self._spans = RequestSpans(self._tracing, settings.model_name or settings.engine.model)
-        self._cores = self._new_cores()
-        self._steps = StepPipeline(self._engine.launch)
-        self._controls = EngineControls(self._engine)
-        self._update = WeightUpdate()
-        has_priorities = settings.scheduler.policy is SchedulingPolicy.PRIORITY
-        self._waiting = WaitingRequests(has_priorities=has_priorities)
-        self._running: dict[str, RequestText] = {}
-        self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
-        self.pooling = self._config.pooling
+        self._close_engine = finalize(self, self._engine.close)
+        self._close_engine.atexit = False
+        try:
+            loaded, capabilities = self._engine.loaded, InProcessConnector.capabilities
+            epoch = time.time_ns()
+            self._config = worker_config(settings, loaded, capabilities, "local", epoch)
+            self._publishers = cache_followers(settings, epoch)
+            self._tracing = start_tracing(settings.tracing, service="baton", instance_id=f"local-{epoch:x}")
+            self._spans = RequestSpans(self._tracing, settings.model_name or settings.engine.model)
+            self._cores = self._new_cores()
+            self._steps = StepPipeline(self._engine.launch)
+            self._controls = EngineControls(self._engine)
+            self._update = WeightUpdate()
+            has_priorities = settings.scheduler.policy is SchedulingPolicy.PRIORITY
+            self._waiting = WaitingRequests(has_priorities=has_priorities)
+            self._running: dict[str, RequestText] = {}
+            self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
+            self.pooling = self._config.pooling
+        except BaseException:
+            self._close_engine()
+            raise
 
     @property
     def is_sleeping(self) -> bool:
@@ -111,12 +120,13 @@ class InProcessExecutor:
         """Run one step if a request is open and the engine is awake; returns its events."""
         if self.is_sleeping:
             return []
-        while (text := self._waiting.first) is not None and self._has_room:
-            self._waiting.drop(text.spec.request_id)
-            self._running[text.spec.request_id] = text
-            self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf))
-        if self._running and not self._cores.effects:
-            self._compute()
+        with self._undivided():
+            while (text := self._waiting.first) is not None and self._has_room:
+                self._waiting.drop(text.spec.request_id)
+                self._running[text.spec.request_id] = text
+                self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf))
+            if self._running and not self._cores.effects:
+                self._compute()
         events: list[tuple[str, ExecutorEvent]] = []
         while self._cores.effects:
             events += self._read(self._cores.effects.popleft())
@@ -130,6 +140,10 @@ class InProcessExecutor:
             InvalidRequestError: it cannot be done now, or names nothing that there is.
             RequestError: UNAVAILABLE, the engine sleeps.
         """
+        with self._undivided():
+            return self._control(command)
+
+    def _control(self, command: Control) -> list[Any]:
         match command:
             case ResetPrefixCache():
                 return [self._reset_prefix_cache()]
@@ -161,7 +175,7 @@ class InProcessExecutor:
 
     def close(self) -> None:
         """End the other ranks, and the threads that compile grammars, publish events or export traces."""
-        self._engine.close()
+        self._close_engine()
         self._grammars.close()
         for publisher in self._publishers:
             publisher.close()
@@ -173,6 +187,10 @@ class InProcessExecutor:
         if len(self._running) >= self._config.max_num_requests:
             return False
         return len(self._running) < MAX_SUBMITTED or self._waiting.is_ahead_of_one(self._running.values())
+
+    def _undivided(self) -> AbstractContextManager[None]:
+        """Defer Ctrl-C where other ranks go on with what this one would leave."""
+        return nullcontext() if self._engine.group is None else interrupts_deferred()
 
     def _new_cores(self) -> CorePair:
         return CorePair(self._config, self._grammars, self._engine, self._publishers, self._tracing)
@@ -207,8 +225,9 @@ class InProcessExecutor:
 
     def _end_idle_steps(self) -> None:
         """Take back the steps in flight that compute for nobody, and with them their blocks."""
-        while self._cores.is_step_in_flight and not self._running:
-            self._compute()
+        with self._undivided():
+            while self._cores.is_step_in_flight and not self._running:
+                self._compute()
 
     def _compute(self) -> None:
         plans = self._cores.plan()

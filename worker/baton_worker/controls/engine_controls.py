@@ -5,11 +5,13 @@ Shared by the cluster in this process and by workers.
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from typing import Any, assert_never
 
 from baton_core.errors import InvalidRequestError
 from baton_engine.models.module_view import module_view
-from baton_worker.controls.control_wire import encode_control
+from baton_worker.controls.control_wire import encode_control, encode_result
 from baton_worker.controls.dotted_names import resolve_function
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -24,6 +26,7 @@ from baton_worker.controls.engine_operations import (
 )
 from baton_worker.controls.profiler import Profiler
 from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.ranks.rank_group import RankGroup
 
 
 class EngineControls:
@@ -42,8 +45,10 @@ class EngineControls:
         """Do it at every rank of the engine's group.
 
         Returns what a function that was asked for returned at each rank, or else the leader's answer alone.
+        Answers of several ranks are as JSON has them.
 
-        The group ends if some have changed what is in memory and others could not: they would go on apart.
+        The group ends if some have changed what is in memory and others could not, or if the leader is
+        interrupted: they would go on apart.
 
         Raises:
             Exception: as `run`, at any of them.
@@ -52,19 +57,28 @@ class EngineControls:
         if group is None or isinstance(command, CheckWeights | CheckAdapter):
             return [self.run(command)]
         answers = group.call(*encode_control(command))
-        own: Any
         try:
-            with group.explaining():
-                own = self.run(command)
-        except Exception as error:
-            own = error
-        all_answers = [own, *(others := answers())]
+            with group.loading() if isinstance(command, WakeUp | SwitchWeights) else nullcontext():
+                own = self._own_answer(group, command)
+                others = answers()
+        except BaseException as error:
+            group.end(f"the leader of the model's ranks did not end {type(command).__name__}: {error!r}")
+            raise
+        all_answers = [own, *others]
         errors = [one for one in all_answers if isinstance(one, Exception)]
         if errors:
             if isinstance(command, Sleep | WakeUp | SwitchWeights) and len(errors) < len(all_answers):
                 group.end(f"not all of the model's ranks could {type(command).__name__}: {errors[0]}")
             raise errors[0]
         return group.in_order(own, others) if isinstance(command, ApplyModel | CallWorker) else [own]
+
+    def _own_answer(self, group: RankGroup, command: EngineOperation) -> Any:
+        """Return the leader's answer as other ranks give theirs: what JSON makes of it, or the error."""
+        try:
+            with group.explaining():
+                return json.loads(encode_result(self.run(command)))
+        except Exception as error:
+            return error
 
     def run(self, command: EngineOperation) -> Any:
         """Do it in this process; returns the answer.
