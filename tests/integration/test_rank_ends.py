@@ -1,4 +1,4 @@
-"""What ends the ranks of an `LLM`, and what does not."""
+"""The ranks of an `LLM` outlive an interrupt, and end with it."""
 
 from __future__ import annotations
 

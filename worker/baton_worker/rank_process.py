@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -80,6 +81,7 @@ from baton_worker.ranks.rank_listener import connect
 ALIVE_EVERY_S: Final = 0.1
 _CLOSE_WITHIN_S: Final = 2.0
 _QUEUE_WITHIN_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -310,12 +312,22 @@ def follow(
     Rank(channel).run()
 
 
+def _end_with(parent_pid: int) -> None:
+    """End with the leader that started this process, also where its end of the channel lives on in a fork.
+
+    A signal at the parent's death would come with the end of the thread that started this process.
+    """
+    while os.getppid() == parent_pid:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
+
+
 def main(args: list[str] | None = None) -> int:
     """Run a rank; returns its exit code: 1 where its group has ended, 2 where it has found none to join."""
     description = "One rank, which follows its leader. It reads their secret from standard input."
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--control-fd", type=int, help="socket to the leader that started it")
-    parser.add_argument("--parent-pid", type=int, help="process that started it, if that is not the leader")
+    parser.add_argument("--parent-pid", type=int, help="process that started it")
     parser.add_argument("--leader-host", help="address at which the leader listens")
     parser.add_argument("--leader-port", type=int, help="port at which the leader listens")
     parser.add_argument("--rank", type=int, help="its number")
@@ -329,6 +341,7 @@ def main(args: list[str] | None = None) -> int:
             leader = (parsed.leader_host, parsed.leader_port)
             follow(leader, parsed.rank, parsed.started_with, sys.stdin.read(), parsed.within)
         else:
+            threading.Thread(target=_end_with, args=(parsed.parent_pid,), name="parent", daemon=True).start()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
             Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()

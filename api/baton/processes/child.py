@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from baton.processes.secret_flags import hide_secrets
 from baton_service.pipes import reading
-from baton_service.process import interrupts_held
+from baton_service.process import import_path, interrupts_held, module_command
 
 _LAST_WORDS_WITHIN_S: Final = 1.0
 """Time to wait for the end of a report once its process is gone."""
@@ -76,9 +75,8 @@ async def _start(command: str, args: Sequence[str], pass_fds: tuple[int, ...]) -
     shown, environment = hide_secrets(args)
     with interrupts_held():
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "baton", command, "--parent-pid", str(os.getpid()), *shown),
-            env=environment,
+            *(*module_command("baton"), command, "--parent-pid", str(os.getpid()), *shown),
+            env={**environment, **import_path()},
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=pass_fds,
         )

@@ -19,6 +19,11 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     Raises:
         InvalidConfigError: naming the field and what is allowed.
     """
+    mixture = config.mixture if isinstance(config, DecoderConfig) else None
+    is_whole = sizes.experts is not ExpertPlacement.CUT
+    if is_whole and mixture is None and isinstance(config, DecoderConfig | LearnedPositionsConfig):
+        text = f"enable_expert_parallel is True; allowed with {config.architecture}"
+        raise InvalidConfigError(f"{text}: False, since it has no experts")
     if sizes.num_ranks == 1 and not sizes.is_invariant:
         return
     is_encoder = isinstance(config, DecoderConfig | EncoderConfig) and not config.is_causal
@@ -40,11 +45,6 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     if sizes.stages and sum(sizes.stages) != num_layers:
         text = f"pipeline_layer_partition is {','.join(map(str, sizes.stages))}"
         raise InvalidConfigError(f"{text}; allowed: a sum of {num_layers}, the model's layers")
-    mixture = config.mixture if isinstance(config, DecoderConfig) else None
-    is_whole = sizes.experts is not ExpertPlacement.CUT
-    if is_whole and mixture is None:
-        text = f"enable_expert_parallel is True; allowed with {config.architecture}"
-        raise InvalidConfigError(f"{text}: False, since it has no experts")
     if sizes.is_invariant:
         _require_parts(config, sizes, is_whole)
     counts, kv_heads = _counts(config, is_whole), config.kv_spec(1, "float32").num_kv_heads

@@ -1,4 +1,4 @@
-"""What operators ask of several ranks, as their leader does it."""
+"""The controls of an engine of several ranks, as their leader does them."""
 
 from __future__ import annotations
 

@@ -43,6 +43,22 @@ class Connecting(threading.Thread):
         return self.channel
 
 
+class Accepting(threading.Thread):
+    """A leader that waits on a thread."""
+
+    def __init__(self, listener: RankListener, ranks: set[int]) -> None:
+        super().__init__()
+        self._listener, self._ranks = listener, ranks
+        self.start()
+
+    def run(self) -> None:
+        self._channels = self._listener.accept(self._ranks, 10.0)
+
+    def joined(self) -> dict[int, RankChannel]:
+        self.join()
+        return self._channels
+
+
 def test_ranks_are_let_in_beside_strangers(listener: RankListener) -> None:
     stranger = socket.create_connection(listener.address)
     stranger.sendall(b"GET / HTTP/1.1\r\nHost: leader\r\n\r\n" * 2)
@@ -64,6 +80,26 @@ def test_ranks_are_let_in_beside_strangers(listener: RankListener) -> None:
         channel.close()
     imposter.joined().close()
     early.close()
+
+
+def test_a_rank_that_has_ended_may_come_again(listener: RankListener) -> None:
+    first = Connecting(listener, 1)
+    waiting = Accepting(listener, {1, 2})
+    first.joined().close()
+    again, other = Connecting(listener, 1), Connecting(listener, 2)
+    channels = waiting.joined()
+    again.joined().send(AliveFrame())
+    assert isinstance(channels[1].receive_at_leader(), AliveFrame)
+    for channel in (*channels.values(), again.channel, other.joined()):
+        channel.close()
+
+
+def test_a_rank_that_comes_twice_is_refused(listener: RankListener) -> None:
+    ranks = [Connecting(listener, 1) for _ in range(2)]
+    with pytest.raises(InvalidConfigError, match="rank 1 has connected twice; allowed: one process for each"):
+        listener.accept({1, 2}, 10.0)
+    for one in ranks:
+        one.joined().close()
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def test_parts_are_quantized_as_the_whole_is(
 def test_whole_experts_that_there_are_not_are_refused(model_folder: Callable[[str], Path]) -> None:
     for variant, tensor, said in (
         ("llama", 2, "enable_expert_parallel is True; allowed with LlamaForCausalLM: False"),
+        ("llama", 1, "enable_expert_parallel is True; allowed with LlamaForCausalLM: False"),
         ("mixtral", 8, "which does not divide 4 query heads and is more than 5 experts; allowed: "),
     ):
         sizes = ParallelSizes(tensor=tensor, experts=ExpertPlacement.LINEAR)

@@ -340,6 +340,16 @@ class RankChannel:
         """True if more has come than what was received: it does not wait in the socket any more."""
         return bool(self._received)
 
+    @property
+    def is_closed(self) -> bool:
+        """True if the other end is gone, and all that it sent has been received."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
     def shut_down(self) -> None:
         """End the connection, also for whoever waits for a frame."""
         with suppress(OSError):

@@ -58,10 +58,29 @@ class RankListener:
         """Wait until each of these ranks has connected; `check` raises where one of them never will.
 
         Raises:
-            InvalidConfigError: one was started with something else, or twice.
+            InvalidConfigError: one was started with something else, or runs twice.
             RequestError: UNAVAILABLE, not all came in time.
         """
         channels: dict[int, RankChannel] = {}
+        try:
+            self._accept_all(ranks, timeout_s, check, channels)
+        except BaseException:
+            for channel in channels.values():
+                channel.close()
+            raise
+        return channels
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._socket.close()
+
+    def _accept_all(
+        self,
+        ranks: set[int],
+        timeout_s: float,
+        check: Callable[[], object],
+        channels: dict[int, RankChannel],
+    ) -> None:
         deadline_s = time.monotonic() + timeout_s
         _log.info("waiting at %s:%d for %d ranks", *self.address, len(ranks))
         while missing := sorted(ranks - channels.keys()):
@@ -72,11 +91,6 @@ class RankListener:
             with suppress(TimeoutError):
                 connection, (peer, *_) = self._socket.accept()
                 self._greet(connection, peer, ranks, channels)
-        return channels
-
-    def close(self) -> None:
-        """Accept nobody any more."""
-        self._socket.close()
 
     def _greet(
         self, connection: socket.socket, peer: str, ranks: set[int], channels: dict[int, RankChannel]
@@ -99,6 +113,8 @@ class RankListener:
             with closing(channel), suppress(OSError):
                 channel.send(RefusedFrame(refusal))
             raise InvalidConfigError(refusal)
+        if (old := channels.get(hello.rank)) is not None:
+            old.close()
         channel.machine = hello.machine
         channels[hello.rank] = channel
 
@@ -110,9 +126,9 @@ class RankListener:
                 return f"{name} is {theirs} at {who}; allowed: {value}, as at the leader"
         if hello.rank not in ranks:
             return f"{who} is the leader's own; allowed: {', '.join(map(str, sorted(ranks)))}"
-        return (
-            f"{who} has connected twice; allowed: one process for each rank" if hello.rank in channels else ""
-        )
+        if hello.rank in channels and not channels[hello.rank].is_closed:
+            return f"{who} has connected twice; allowed: one process for each rank"
+        return ""
 
 
 def connect(

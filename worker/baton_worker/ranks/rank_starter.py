@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Self
 
 from baton_engine.device import require_gpus
 from baton_engine.engine_settings import EngineSettings
+from baton_service.process import import_path, module_command
 from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings, environment_of_gpu, visible_gpus
 from baton_worker.ranks.rank_channel import RankChannel
 
@@ -138,10 +139,13 @@ def _start(rank: int, gpu: int) -> StartedRank:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "baton_worker.rank_process", "--control-fd", str(theirs.fileno())],
+            [
+                *module_command("baton_worker.rank_process"),
+                *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env=environment_of_gpu(gpu, visible_gpus()),
+            env={**environment_of_gpu(gpu, visible_gpus()), **import_path()},
         )
     return _LocalRank(rank, RankChannel(ours), process)
 
