@@ -84,9 +84,11 @@ class Embedding:
     def _look_up(self, token_ids: Tensor) -> Tensor:
         if self._ranks.size == 1:
             return self._kernels.look_up(self._table, token_ids)
+        if not self._tokens:
+            return self._ranks.all_reduce(self._table.new_zeros(len(token_ids), self._table.shape[1]))
         own = token_ids - self._tokens.start
         is_own = (own >= 0) & (own < len(self._tokens))
-        rows = self._kernels.look_up(self._table, own.clamp(0, max(0, len(self._tokens) - 1)))
+        rows = self._kernels.look_up(self._table, own.clamp(0, len(self._tokens) - 1))
         return self._ranks.all_reduce(torch.where(is_own[:, None], rows, 0))
 
 
