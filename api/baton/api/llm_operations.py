@@ -89,7 +89,7 @@ class LLMOperations:
 
         Args:
             method: the method's name, or `package.module:function`; in process any function.
-            timeout: seconds that workers in other processes may take.
+            timeout: seconds that workers in other processes may take; ranks of this one's worker are awaited.
 
         Raises:
             InvalidRequestError: there is no such method or function.
