@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from baton.executors import in_process_executor
 from baton_core.errors import InvalidConfigError
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.runner import ModelRunner
+from baton_service.process import import_path, module_command
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -80,3 +83,17 @@ def test_ranks_end_with_a_constructor_that_fails(folder: Path, monkeypatch: pyte
         LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
     require_no_ranks()
     del raised
+
+
+def test_a_rank_ends_with_its_leader_also_while_others_hold_the_channel() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        started = subprocess.Popen(
+            [
+                *module_command("baton_worker.rank_process"),
+                *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getppid())),
+            ],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **import_path()},
+        )
+        assert started.wait(60.0) == 1
