@@ -343,7 +343,7 @@ class WeightReader:
             column_bytes = row_bytes // entry.shape[part.axis]
             mapped = mapped[:, start * column_bytes : stop * column_bytes]
         rows_at_once = max(1, _STAGING_BYTES // max(1, mapped.shape[1]))
-        destination = destination.view(len(mapped), -1)
+        destination = destination.view(len(mapped), destination.numel() // max(1, len(mapped)))
         for first in range(0, len(mapped), rows_at_once):
             rows = torch.from_numpy(np.array(mapped[first : first + rows_at_once]))
             piece = destination[first : first + len(rows)]
