@@ -37,17 +37,17 @@ def name_process(role: str) -> None:
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """Return the command of a module in a process of its own, whose environment is to have `import_path`.
+    """Return the command of a module in a process of its own, whose environment is to be `child_environment`.
 
     No file of the current folder comes before what the module imports.
     """
     return (sys.executable, "-P", "-m", module)
 
 
-def import_path() -> dict[str, str]:
-    """Return the variable by which another Python imports as this one does, last from the current folder."""
+def child_environment() -> dict[str, str]:
+    """Return an environment in which Python imports as this process does, then from the current folder."""
     folders = (os.path.abspath(one) for one in (*sys.path, "") if os.path.exists(one or os.curdir))
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -19,7 +19,7 @@ from baton.executors import in_process_executor
 from baton_core.errors import InvalidConfigError
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.runner import ModelRunner
-from baton_service.process import import_path, module_command
+from baton_service.process import child_environment, module_command
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -94,6 +94,6 @@ def test_a_rank_ends_with_its_leader_also_while_others_hold_the_channel() -> Non
                 *("--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getppid())),
             ],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **import_path()},
+            env=child_environment(),
         )
         assert started.wait(60.0) == 1

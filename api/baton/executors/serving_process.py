@@ -23,7 +23,7 @@ from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, Request
 from baton_core.requests.pooling import decode_pooling_model
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG, import_path, module_command
+from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG, child_environment, module_command
 from baton_service.router_access import RouterAccess
 
 _SESSION_TIMEOUT_S: Final = 10.0
@@ -60,7 +60,7 @@ class ServingProcess:
             *_flags(replace(args, shutdown_timeout=self._shutdown_timeout_s)),
             *map(str, (*workers, *placing, *limits, *ports, *operator, *ends)),
         ]
-        environment = {**os.environ, **import_path(), API_KEY_VARIABLE: key}
+        environment = {**child_environment(), API_KEY_VARIABLE: key}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, pass_fds=(write_fd,), env=environment
         )

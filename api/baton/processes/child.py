@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from baton.processes.secret_flags import hide_secrets
 from baton_service.pipes import reading
-from baton_service.process import import_path, interrupts_held, module_command
+from baton_service.process import interrupts_held, module_command
 
 _LAST_WORDS_WITHIN_S: Final = 1.0
 """Time to wait for the end of a report once its process is gone."""
@@ -76,7 +76,7 @@ async def _start(command: str, args: Sequence[str], pass_fds: tuple[int, ...]) -
     with interrupts_held():
         return await asyncio.create_subprocess_exec(
             *(*module_command("baton"), command, "--parent-pid", str(os.getpid()), *shown),
-            env={**environment, **import_path()},
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=pass_fds,
         )

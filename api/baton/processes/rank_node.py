@@ -13,7 +13,7 @@ from typing import Final
 from baton.processes.restarts import Restarts
 from baton.processes.tasks import cancel
 from baton_core.ranks.rank_layout import ParallelSizes
-from baton_service.process import import_path, interrupts_held, module_command
+from baton_service.process import interrupts_held, module_command
 from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, environment_of_gpu, started_with, visible_gpus
 
 _STOP_WITHIN_S: Final = 5.0
@@ -76,7 +76,7 @@ async def _run(node: RankNode, rank: int, gpu: int) -> int:
             *(*module_command("baton_worker.rank_process"), "--parent-pid", str(os.getpid())),
             *("--leader-host", node.master_addr, "--leader-port", str(node.master_port)),
             *("--rank", str(rank), "--started-with", expected, "--within", str(JOIN_WITHIN_S)),
-            env={**environment_of_gpu(gpu, node.gpus or visible_gpus()), **import_path()},
+            env=environment_of_gpu(gpu, node.gpus or visible_gpus()),
             stdin=asyncio.subprocess.PIPE,  # unlike its arguments, nobody else reads it
         )
     try:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from baton_service.process import import_path, module_command
+from baton_service.process import child_environment, module_command
 
 
 def run(module: str, folder: Path) -> str:
-    environment = {**os.environ, **import_path()}
+    environment = child_environment()
     command = module_command(module)
     return subprocess.run(
         command, cwd=folder, env=environment, check=True, capture_output=True

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_service.process import child_environment
 
 LOOPBACK: Final = "127.0.0.1"
 VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
@@ -78,7 +79,7 @@ def started_with(sizes: ParallelSizes, nnodes: int) -> dict[str, str]:
 def environment_of_gpu(number: int, gpus: Sequence[str] | None) -> dict[str, str]:
     """Return this process's environment for one that sees a single GPU of these; None: of the machine's."""
     names = [*map(str, range(number + 1))] if gpus is None else gpus
-    return {**os.environ, VISIBLE_GPUS: names[number] if number < len(names) else ""}
+    return {**child_environment(), VISIBLE_GPUS: names[number] if number < len(names) else ""}
 
 
 def visible_gpus() -> list[str] | None:

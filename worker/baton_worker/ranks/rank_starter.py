@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self
 
 from baton_engine.device import require_gpus
 from baton_engine.engine_settings import EngineSettings
-from baton_service.process import import_path, module_command
+from baton_service.process import module_command
 from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings, environment_of_gpu, visible_gpus
 from baton_worker.ranks.rank_channel import RankChannel
 
@@ -145,7 +145,7 @@ def _start(rank: int, gpu: int) -> StartedRank:
             ],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env={**environment_of_gpu(gpu, visible_gpus()), **import_path()},
+            env=environment_of_gpu(gpu, visible_gpus()),
         )
     return _LocalRank(rank, RankChannel(ours), process)
 
