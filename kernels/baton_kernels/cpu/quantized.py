@@ -7,6 +7,7 @@ alike whatever other rows there are.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -35,6 +36,8 @@ _NIBBLE_BLOCK: Final = 64
 """Most codes of 4 bits that lie together: as `kNibbleBlock`."""
 _WORDS: Final = 32
 """Words of a block of codes of 4 bits where pairs of inputs lie together: four codes in each."""
+_E4M3_NAN: Final = 0x7F
+"""Bits of the code that is NaN, without its sign."""
 _PAIR: Final = 2
 _QUAD: Final = 4
 _LAYOUTS: Final = {Element.E4M3: CodeLayout.FLOAT8, Element.INT8: CodeLayout.INTEGERS}
@@ -59,6 +62,7 @@ class QuantizedProduct:
         self._x_group_size = min(x_group, weight.in_features)
         self._chunk = _chunk(self._group_size, self._x_group_size, weight.in_features)
         self._layout = _LAYOUTS.get(weight.element, CodeLayout.NIBBLES)
+        weight, bias = _without_nan(weight, bias)
         self._codes = self._pack(weight)
         self._table = torch.tensor(TABLES.get(weight.element, (0.0,) * 16))
         self._has_bfloat16_scales = weight.scales.dtype in _EXACT_IN_BFLOAT16
@@ -174,6 +178,18 @@ class QuantizedProduct:
         if per_output is None:
             return None
         return functional.pad(per_output.float(), (0, -len(per_output) % self._panel_width))
+
+
+def _without_nan(weight: QuantizedWeight, bias: Tensor | None) -> tuple[QuantizedWeight, Tensor | None]:
+    """Return a weight of 8-bit floats without NaN; the outputs that it makes NaN have a bias of NaN."""
+    if weight.element != Element.E4M3:
+        return weight, bias
+    is_nan = weight.codes & _E4M3_NAN == _E4M3_NAN
+    if not is_nan.any():
+        return weight, bias
+    bias = torch.zeros(weight.out_features) if bias is None else bias
+    lost = bias.masked_fill(is_nan.any(dim=1), torch.nan)
+    return replace(weight, codes=weight.codes.masked_fill(is_nan, 0)), lost
 
 
 def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:

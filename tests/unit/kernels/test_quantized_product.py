@@ -26,7 +26,7 @@ from tests.unit.kernels.quantized_weights import (
 pytestmark = pytest.mark.slow
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
-ROWS = (1, 2, 7, 16, 17, 50, 200)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 50, 200)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -94,7 +94,7 @@ def test_gates_are_multiplied_before_they_are_rounded(variant: CpuVariant, dtype
     expected = LayerKernels().apply_mul(Function.SILU, wide(x.float()))
     assert product.gates(Function.SILU)
     assert not product.gates(Function.GELU)
-    for num_rows in (1, 21):
+    for num_rows in (1, 2, 3, 6, 21):
         out = product.gated(Function.SILU, x[:num_rows])
         assert out.dtype is dtype
         rtol = 2**-7 if dtype is torch.bfloat16 else 1e-5
@@ -133,6 +133,24 @@ def test_rows_that_are_not_finite_stay_so_and_touch_no_other(variant: CpuVariant
         out = product(x)
         assert out[1].isnan().all()
         assert torch.equal(out[[0, 2, 3]], clean[[0, 2, 3]])
+
+
+@builds
+@dtypes
+def test_weights_that_are_not_numbers_make_their_output_so_and_no_other(
+    variant: CpuVariant, dtype: torch.dtype
+) -> None:
+    case = replace(CASES["e4m3"], rounding=None, dtype=dtype)
+    weight, bias = make_weight(case, torch.Generator().manual_seed(0))
+    x = rows_of(7, case, dtype)
+    for bias_or_none in (bias, None):
+        clean = QuantizedProduct(load(variant), weight, bias_or_none, dtype)(x)
+        codes = weight.codes.clone()
+        codes[2, 5], codes[17, 0] = 0x7F, 0xFF
+        out = QuantizedProduct(load(variant), replace(weight, codes=codes), bias_or_none, dtype)(x)
+        others = [index for index in range(case.out_features) if index not in (2, 17)]
+        assert out[:, [2, 17]].isnan().all()
+        assert torch.equal(out[:, others], clean[:, others])
 
 
 def test_odd_groups_are_left_to_torch() -> None:

@@ -177,13 +177,12 @@ inline void decode_bytes(const int8_t* codes, int64_t n, float* to) {
   for (; i < n; ++i) to[i] = float(codes[i]);
 }
 
-// The values of a vector of 8-bit floats. Their bits are those of floats that are 2^120 times smaller, so that one
-// multiplication gives all of them, subnormal ones, which are rare among weights, included.
+// The values of a vector of 8-bit floats, none of them NaN. Their bits are those of floats that are 2^120 times smaller, so
+// that one multiplication gives all of them, subnormal ones, which are rare among weights, included.
 inline Floats load_weights(const E4m3* from) {
   constexpr int32_t kDropped = Float8<E4m3>::kDropped, kMagnitude = 0x7f << kDropped;
   const Ints bits = load_bytes(reinterpret_cast<const int8_t*>(from)) << kDropped & (INT32_MIN | kMagnitude);
-  const Floats value = (Floats)bits * 0x1p120f;
-  return (Floats)((Ints)value | (((bits & kMagnitude) == kMagnitude) & 0x7f800000));   // NaN
+  return (Floats)bits * 0x1p120f;
 }
 
 template <class Element>

@@ -9,6 +9,8 @@
 #include "decode_codes.h"
 #include "norms_activations.h"
 #include "packed_linear.h"
+#include "panel_scales.h"
+#include "quantized_rows.h"
 #if BATON_TILES
 #include "amx.h"
 #endif
@@ -109,13 +111,6 @@ template <>
 class ChunkProduct<Quad> : public TileChunkProduct<Quad> {};
 #endif
 
-// A vector of numbers that are kept as bfloat16 or as float32.
-inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
-  return is_bfloat16 ? load(static_cast<const Bfloat16*>(from) + at) : load(static_cast<const float*>(from) + at);
-}
-
-inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
-
 template <class Element>
 float sum_of(const Element* x, int64_t n) {
   Floats total{};
@@ -148,7 +143,7 @@ class QuantizedPanel {
                  int64_t panel, float* totals)
       : args_(args),
         nibbles_(args.table),
-        input_sums_(input_sums),
+        scales_(args, input_sums, first),
         first_(first),
         num_rows_(num_rows),
         panel_(panel),
@@ -156,13 +151,15 @@ class QuantizedPanel {
 
   void run() {
     std::fill(totals_, totals_ + num_rows_ * kWidth, 0.0f);
+    const int64_t num_tiles = (num_rows_ + Product::kRows - 1) / Product::kRows;
     for (int64_t chunk = 0; chunk < num_chunks(args_); ++chunk)
-      for (int64_t row = 0; row < num_rows_; row += Product::kRows) {
-        const int64_t rows = std::min(Product::kRows, num_rows_ - row);
+      for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
+        const int64_t rows = (num_rows_ - row) / (num_tiles - tile);
         multiply(chunk, row, rows);
-        add_scaled(chunk, row, rows);
+        scales_.add(chunk, panel_, 1, row, rows, sums_, totals_ + row * kWidth);
+        row += rows;
       }
-    finish();
+    scales_.finish(panel_, num_rows_, totals_);
   }
 
  private:
@@ -175,9 +172,6 @@ class QuantizedPanel {
     const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
     const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
     const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
-    if constexpr (std::is_same_v<Number, float> && kLanes >= 8) {
-      if (num_rows_ == 1) return multiply_row(x, n, at * kWidth);
-    }
     product_.begin(rows, size, sums_);
     for (int64_t j = 0; j < size; j += kStepOperands) {
       const int64_t count = std::min(kStepOperands, size - j);
@@ -189,93 +183,9 @@ class QuantizedPanel {
     product_.end(sums_);
   }
 
-  // Sum the products of one row with a chunk, whose codes are decoded in registers: the same numbers in the same order.
-  void multiply_row(const float* x, int64_t n, int64_t at) {
-    const auto* codes = static_cast<const uint8_t*>(args_.codes) + (args_.element == kNibbles ? at / 2 : at);
-    if (args_.element == kNibbles)
-      nibbles_.with_row([&](const auto& decode_row) { sum_products<kWidth / 2>(x, n, codes, decode_row); });
-    else if (args_.element == kIntegers)
-      sum_products<kWidth>(x, n, codes, [](const uint8_t* from, Floats* columns) {
-        for (int i = 0; i < kPackedVectors; ++i)
-          columns[i] = __builtin_convertvector(load_bytes(reinterpret_cast<const int8_t*>(from) + i * kLanes), Floats);
-      });
-    else
-      sum_products<kWidth>(x, n, codes, [](const uint8_t* from, Floats* columns) {
-        const auto* floats = reinterpret_cast<const E4m3*>(from);
-        for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_weights(floats + i * kLanes);
-      });
-  }
-
-  // `decode_row` reads the codes of an input, `kBytes`, into the vectors of a panel.
-  template <int64_t kBytes, class DecodeRow>
-  void sum_products(const float* x, int64_t n, const uint8_t* codes, const DecodeRow& decode_row) {
-    Floats sums[kPackedVectors]{};
-    for (int64_t k = 0; k < n; ++k, codes += kBytes) {
-      __builtin_prefetch(codes + kCodesAhead);
-      Floats columns[kPackedVectors];
-      decode_row(codes, columns);
-      for (int i = 0; i < kPackedVectors; ++i) sums[i] += splat(x[k]) * columns[i];
-    }
-    for (int i = 0; i < kPackedVectors; ++i) store(sums_ + i * kLanes, sums[i]);
-  }
-
-  void add_scaled(int64_t chunk, int64_t row, int64_t rows) {
-    if (!has_group_factors() && args_.zeros) add_scaled_rows<true, false>(chunk, row, rows);
-    else if (!has_group_factors()) add_scaled_rows<false, false>(chunk, row, rows);
-    else if (args_.zeros) add_scaled_rows<true, true>(chunk, row, rows);
-    else add_scaled_rows<false, true>(chunk, row, rows);
-  }
-
-  // Factors of whole rows are left to `finish`.
-  bool has_group_factors() const { return args_.num_x_groups > 1; }
-
-  template <bool kHasZeros, bool kHasFactors>
-  void add_scaled_rows(int64_t chunk, int64_t row, int64_t rows) {
-    const QuantizedLinearArgs args = args_;   // a copy, which no store of numbers can change
-    const int64_t k = chunk * args.chunk, num_groups = (args.in_features + args.group_size - 1) / args.group_size;
-    const int64_t place = (panel_ * num_groups + k / args.group_size) * kWidth, number = first_ + row;
-    const float* input_sums = input_sums_ + number * num_chunks(args) + chunk;
-    const int64_t x_group = number * args.num_x_groups + k / args.x_group_size;
-    const float* x_scales = args.x_scales ? args.x_scales + x_group : nullptr;
-    Floats scales[kPackedVectors], zeros[kPackedVectors];
-    for (int i = 0; i < kPackedVectors; ++i) {
-      scales[i] = load_either(args.scales, place + i * kLanes, args.has_bfloat16_scales);
-      if constexpr (kHasZeros) zeros[i] = load(args.zeros + place + i * kLanes);
-    }
-    const float* sums = sums_;
-    float* totals = totals_ + row * kWidth;
-    for (int64_t r = 0; r < rows; ++r, sums += kWidth, totals += kWidth) {
-      for (int i = 0; i < kPackedVectors; ++i) {
-        Floats sum = load_sum(sums + i * kLanes);
-        if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks(args)]);
-        if constexpr (kHasFactors) sum *= splat(x_scales[r * args.num_x_groups]);
-        store(totals + i * kLanes, load(totals + i * kLanes) + sum * scales[i]);
-      }
-    }
-  }
-
-  static Floats load_sum(const float* from) {
-    if constexpr (!std::is_same_v<Number, Quad>) return load(from);
-    Ints sum;
-    std::memcpy(&sum, from, sizeof sum);
-    return __builtin_convertvector(sum, Floats);
-  }
-
-  void finish() {
-    for (int i = 0; i < kWidth; i += kLanes) {
-      const Floats scale = args_.output_scales ? load(args_.output_scales + panel_ * kWidth + i) : splat(1.0f);
-      const Floats bias = args_.bias ? load(args_.bias + panel_ * kWidth + i) : Floats{};
-      for (int64_t row = 0; row < num_rows_; ++row) {
-        float* total = totals_ + row * kWidth + i;
-        const float factor = args_.x_scales && !has_group_factors() ? args_.x_scales[first_ + row] : 1.0f;
-        store(total, load(total) * splat(factor) * scale + bias);
-      }
-    }
-  }
-
   const QuantizedLinearArgs& args_;
   const Nibbles<Element> nibbles_;
-  const float* const input_sums_;
+  const PanelScales<Number> scales_;
   const int64_t first_, num_rows_, panel_;
   float* const totals_;
   Product product_;
@@ -283,22 +193,19 @@ class QuantizedPanel {
   alignas(64) float sums_[Product::kRows * kWidth];
 };
 
-// The outputs of one panel, or of two that are gated with each other, for `num_rows` rows from `first` on.
 template <class Number>
-void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
-                     int64_t panel) {
-  const int64_t width = output_width(args);
-  alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
-  QuantizedPanel<Number>(args, input_sums, first, num_rows, panel, totals).run();
-  if (args.function != kNotGated) {
-    const int64_t factor = panel + width / kPackedPanelWidth;
-    QuantizedPanel<Number>(args, input_sums, first, num_rows, factor, factors).run();
-    gate(static_cast<Function>(args.function), totals, factors, num_rows * kPackedPanelWidth);
-  }
-  const int64_t num_outs = std::min<int64_t>(kPackedPanelWidth, width - panel * kPackedPanelWidth);
-  for (int64_t row = 0; row < num_rows; ++row)
-    store_row(totals + row * kPackedPanelWidth, num_outs, args.is_bfloat16, args.out,
-              (first + row) * width + panel * kPackedPanelWidth);
+void quantized_many_rows(const QuantizedLinearArgs& args, const float* input_sums, int64_t num_panels) {
+  constexpr int64_t kRowBytes = kQuantizedRows * sizeof(typename Packing<Number>::Element);
+  const bool is_deep = args.in_features * kRowBytes > kQuantizedBytes;
+  const int64_t pass_rows = is_deep ? kQuantizedRows / 2 : kQuantizedRows;
+  const int64_t num_pieces = (args.num_rows + pass_rows - 1) / pass_rows;
+  parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
+    alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
+    const int64_t first = index / num_panels * pass_rows, num_rows = std::min(pass_rows, args.num_rows - first);
+    quantized_piece(args, first, num_rows, index % num_panels, 1, totals, factors, [&](int64_t panel, float* to) {
+      QuantizedPanel<Number>(args, input_sums, first, num_rows, panel, to).run();
+    });
+  });
 }
 
 template <class Number>
@@ -308,13 +215,12 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
-  const bool is_deep = args.in_features * int64_t{sizeof(Element)} * kQuantizedRows > kQuantizedBytes;
-  const int64_t pass_rows = is_deep ? kQuantizedRows / 2 : kQuantizedRows;
-  const int64_t num_pieces = (args.num_rows + pass_rows - 1) / pass_rows;
-  parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
-    const int64_t first = index / num_panels * pass_rows;
-    quantized_piece<Number>(args, input_sums, first, std::min(pass_rows, args.num_rows - first), index % num_panels);
-  });
+#if BATON_LANES >= 8
+  if constexpr (std::is_same_v<Number, float>) {
+    if (args.num_rows <= kPackedTileRows) return kFewRowsByNumber[args.num_rows - 1](args, input_sums, num_panels);
+  }
+#endif
+  quantized_many_rows<Number>(args, input_sums, num_panels);
 }
 
 }  // namespace baton
