@@ -7,13 +7,14 @@ from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.http.calls import Call
+from baton_router.process.prepared_request import PreparedRequest
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, GenerationRequest, PromptDelta
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_share import LoopShare
@@ -64,7 +65,7 @@ async def generating(
         streams: list[ClientStream] = []
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()
-            streams.append(await stack.enter_async_context(service.run(one.below(call.traceparent))))
+            streams.append(await stack.enter_async_context(service.run(_below(call.traceparent, one))))
             call.traceparent = streams[0].spec.traceparent
             stack.push_async_callback(service.share.turn)
         del prepared
@@ -77,6 +78,13 @@ async def generating(
                 has_begun_before=any(stream.has_begun_before for stream in streams),
                 events=events,
             )
+
+
+def _below(traceparent: str, prepared: PreparedRequest) -> PreparedRequest:
+    """Return a request as a part of that trace, unless its client sent one; empty leaves it as it is."""
+    if not traceparent or prepared.context.traceparent:
+        return prepared
+    return replace(prepared, context=replace(prepared.context, traceparent=traceparent))
 
 
 async def _follow(call: Call[Any], stream: ClientStream) -> AsyncGenerator[tuple[int, GenerationEvent], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from baton_core.requests.request_context import RequestContext
 from baton_router.requests.resumption import AcceptedRequest
@@ -22,9 +22,3 @@ class PreparedRequest:
     """Timeout from `began_s` on, on the loop's clock."""
     began_s: float
     tokenized_s: float
-
-    def below(self, traceparent: str) -> PreparedRequest:
-        """Return it as a part of that trace, unless its client sent one; empty leaves it as it is."""
-        if not traceparent or self.context.traceparent:
-            return self
-        return replace(self, context=replace(self.context, traceparent=traceparent))

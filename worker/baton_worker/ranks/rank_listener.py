@@ -83,7 +83,7 @@ class RankListener:
     ) -> None:
         deadline_s = time.monotonic() + timeout_s
         _log.info("waiting at %s:%d for %d ranks", *self.address, len(ranks))
-        while missing := sorted(ranks - channels.keys()):
+        while missing := sorted(ranks - _without_ended(channels).keys()):
             check()
             if time.monotonic() > deadline_s:
                 text = f"ranks {', '.join(map(str, missing))} have not connected within {timeout_s:g} s"
@@ -108,13 +108,11 @@ class RankListener:
             _log.warning("refused a connection from %s: no rank with the leader's secret", peer)
             channel.close()
             return
-        refusal = self._refusal(hello, ranks, channels)
+        refusal = self._refusal(hello, ranks, _without_ended(channels))
         if refusal:
             with closing(channel), suppress(OSError):
                 channel.send(RefusedFrame(refusal))
             raise InvalidConfigError(refusal)
-        if (old := channels.get(hello.rank)) is not None:
-            old.close()
         channel.machine = hello.machine
         channels[hello.rank] = channel
 
@@ -126,9 +124,16 @@ class RankListener:
                 return f"{name} is {theirs} at {who}; allowed: {value}, as at the leader"
         if hello.rank not in ranks:
             return f"{who} is the leader's own; allowed: {', '.join(map(str, sorted(ranks)))}"
-        if hello.rank in channels and not channels[hello.rank].is_closed:
+        if hello.rank in channels:
             return f"{who} has connected twice; allowed: one process for each rank"
         return ""
+
+
+def _without_ended(channels: dict[int, RankChannel]) -> dict[int, RankChannel]:
+    """Return the channels once those whose rank has ended are closed and taken out: it may come again."""
+    for rank in [rank for rank, channel in channels.items() if channel.is_closed]:
+        channels.pop(rank).close()
+    return channels
 
 
 def connect(
