@@ -210,6 +210,8 @@ def _read_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return those that ask for something; Transformers' own defaults ask for nothing."""
     for name, value in (given or {}).items():
         if name not in _TOKENIZATION and not (name in _UNSET_TOKENIZATION and value in (None, False)):
-            allowed = f"{' and '.join(_TOKENIZATION)}; a prompt is tokenized whole, and cut at its beginning"
+            allowed = (
+                f"{' and '.join(_TOKENIZATION)}; a prompt is tokenized whole, and its last tokens are kept"
+            )
             raise InvalidRequestError("tokenization_kwargs", name, allowed)
     return {name: value for name, value in (given or {}).items() if name in _TOKENIZATION}
