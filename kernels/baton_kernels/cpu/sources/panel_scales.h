@@ -30,9 +30,11 @@ class PanelScales {
   // Add the sums of a chunk to their totals: both [num_panels, num_rows, kWidth], of panels and rows from the given on.
   void add(int64_t chunk, int64_t panel, int64_t num_panels, int64_t row, int64_t num_rows, const float* sums,
            float* totals) const {
-    const auto add = has_group_factors() ? args_.zeros ? &PanelScales::add_chunk<true, true> : &PanelScales::add_chunk<false, true>
-                     : args_.zeros ? &PanelScales::add_chunk<true, false> : &PanelScales::add_chunk<false, false>;
-    (this->*add)(chunk, panel, num_panels, row, num_rows, sums, totals);
+    const auto add = [&](auto has_zeros, auto has_factors) {
+      add_chunk<has_zeros, has_factors>(chunk, panel, num_panels, row, num_rows, sums, totals);
+    };
+    if (has_group_factors()) args_.zeros ? add(std::true_type(), std::true_type()) : add(std::false_type(), std::true_type());
+    else args_.zeros ? add(std::true_type(), std::false_type()) : add(std::false_type(), std::false_type());
   }
 
   // Multiply a panel's totals of all rows with the factors of whole rows and of outputs, and add the bias.

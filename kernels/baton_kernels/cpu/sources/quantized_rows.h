@@ -89,7 +89,8 @@ void quantized_few_rows(const QuantizedLinearArgs& args, const float* input_sums
       RegisterPanels<kRows, kPanels>(args, input_sums, first, to).run();
     });
   };
-  const int64_t num_groups = num_panels / kAtOnce, num_single = num_panels % kAtOnce;
+  const bool is_wide = num_panels >= 2 * kAtOnce * args.num_threads;   // else many threads would have no panel
+  const int64_t num_groups = is_wide ? num_panels / kAtOnce : 0, num_single = num_panels - num_groups * kAtOnce;
   parallel_for(args.num_threads, num_groups + num_single, 1, [&](int64_t index, int64_t) noexcept {
     if (index < num_groups) run(std::integral_constant<int, kAtOnce>(), index * kAtOnce);
     else run(std::integral_constant<int, 1>(), num_groups * kAtOnce + index - num_groups);
