@@ -76,7 +76,7 @@ class KnownAdapters:
         return bool(found)
 
     def find(self, request: LoRARequest | None) -> Adapter | None:
-        """Return the adapter of a request; its folder is read when its name comes first.
+        """Return the adapter of a request; its folder is read when its name comes first, or with another id.
 
         Raises:
             InvalidRequestError: it is no `LoRARequest`, the engine takes none, or the folder cannot be used.
@@ -88,7 +88,8 @@ class KnownAdapters:
         if not isinstance(request, LoRARequest):
             raise InvalidRequestError("lora_request", request, "a LoRARequest, or None")
         known = self._read.get(request)
-        if known is not None and known[0] == request.lora_path and not request.load_inplace:
+        asked = (request.lora_path, request.lora_int_id)
+        if known is not None and asked == (known[0], known[1].number) and not request.load_inplace:
             return known[1]
         folder = read_adapter_folder(request.lora_path, self._max_rank)
         adapter = Adapter(

@@ -256,6 +256,8 @@ class TestOpenAI:
         assert missing.value.code == "model_not_found"
         with pytest.raises(openai.BadRequestError, match="allowed: a model that pools"):
             client.embeddings.create(model="tiny", input="x")
+        with pytest.raises(openai.NotFoundError):
+            client.embeddings.create(model="huge", input="x")
         with (
             openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,
             pytest.raises(openai.AuthenticationError),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from baton import LLM, LoRARequest, SamplingParams, TokensPrompt
-from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_kernels.cpu.lora import CpuLoraTable
 from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
 from tests.adapters import MergedReference, make_adapter
@@ -156,7 +156,7 @@ def test_a_router_serves_adapters_under_names_of_their_own(cases: tuple[Path, li
     with pytest.raises(InvalidRequestError, match="lora_name is 'base'"):
         served.read("base", lora.lora_path, replaces=True)
     served.remove("one")
-    for call in (served.find, served.remove):
+    for call in (served.find, served.check_served):
         with pytest.raises(RequestError, match="is 'one'; allowed"):
             call("one")
     with pytest.raises(InvalidRequestError, match="without --enable-lora"):
@@ -185,6 +185,32 @@ def test_an_engine_wakes_though_the_folder_of_an_adapter_has_changed(
         llm.wake_up()
         for case in (plain, other):
             assert generate(llm, [case]) == [case[2]]
+
+
+def test_a_name_with_another_id_is_read_again(cases: tuple[Path, list[Case]], tmp_path: Path) -> None:
+    """A training writes each of its steps into one folder, under one name and a rising id."""
+    model, (_, (_, prompt, expected), *_) = cases
+    path = make_adapter(tmp_path / "policy", model, seed=5)
+    with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
+        generate(llm, [(LoRARequest("policy", 1, str(path)), prompt, [])])
+        make_adapter(path, model, seed=1)
+        assert generate(llm, [(LoRARequest("policy", 2, str(path)), prompt, [])]) == [expected]
+        assert llm.llm_engine.list_loras() == {2}
+        assert llm.llm_engine.remove_lora(2)
+
+
+def test_a_folder_that_has_changed_is_no_fault_of_the_request(
+    cases: tuple[Path, list[Case]], tmp_path: Path
+) -> None:
+    model, (_, (_, prompt, _), *_) = cases
+    path = make_adapter(tmp_path / "adapter", model, seed=5)
+    with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
+        lora = LoRARequest("changed", 1, str(path))
+        llm.llm_engine.add_lora(lora)
+        make_adapter(path, model, seed=6)
+        with pytest.raises(RequestError, match="adapter changed could not be loaded: its folder is not") as e:
+            generate(llm, [(lora, prompt, [])])
+        assert e.value.code == ErrorCode.INTERNAL
 
 
 def test_an_adapter_whose_load_fails_is_loaded_anew(

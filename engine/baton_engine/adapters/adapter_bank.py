@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_engine.adapters.adapter_settings import AdapterSettings
 from baton_engine.adapters.adapter_tensors import AdapterTensors, read_adapter
 from baton_engine.checkpoint.adapter_places import PlacePart
@@ -147,12 +147,18 @@ class AdapterBank:
         """Read an adapter's folder into a slot; no step may use it before this returns.
 
         Raises:
-            InvalidRequestError: the folder cannot be read, has another content by now, or does not fit.
+            InvalidRequestError: it does not fit the model.
+            RequestError: INTERNAL, its folder cannot be read any longer, or has another content by now.
             RuntimeError: as many are loaded as there may be.
         """
         if digest in self._slots:
             return
-        matrices = self.check(path, digest)
+        try:
+            tensors = read_adapter(path, digest, self.settings.max_rank)
+        except InvalidRequestError as error:
+            text = f"its folder is not as it was when the adapter was named: {error}"
+            raise RequestError(ErrorCode.INTERNAL, text) from error
+        matrices = self._fitted(tensors)
         with self._lock:
             free = set(range(self.settings.max_cpu_loras)) - set(self._slots.values())
             if not free:
@@ -169,9 +175,11 @@ class AdapterBank:
         """Return what an adapter would be at each place; nothing is kept.
 
         Raises:
-            InvalidRequestError: as `load`.
+            InvalidRequestError: the folder cannot be read, has another content by now, or does not fit.
         """
-        tensors = read_adapter(path, digest, self.settings.max_rank)
+        return self._fitted(read_adapter(path, digest, self.settings.max_rank))
+
+    def _fitted(self, tensors: AdapterTensors) -> list[list[LoraMatrices | None]]:
         names = self._names(tensors)
         return [place.matrices(tensors, names) for place in self._places]
 

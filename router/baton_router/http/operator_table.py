@@ -31,7 +31,7 @@ ADAPTER_ROUTES: Final = (
         handler=operator_routes.unload_adapter,
         bodies=(operator_routes.UnloadAdapterRequest,),
         example={"lora_name": "name"},
-        errors=(400, 404),
+        errors=(400, 404, 503, 504),
     ),
 )
 """Routes that add and remove LoRA adapters."""

@@ -251,6 +251,7 @@ class GenerationService:
             async with ends_within(self.timeout_s), self._adapter_turn:
                 if adapter in self.adapters.adapters:
                     return
+                self.adapters.check_place(name, replaces)
                 check = ControlAction.CHECK_ADAPTER
                 read_results(await self.router.operations.control(check, argument, self.timeout_s, ()))
                 await self.router.share.put_adapter(adapter)
@@ -260,10 +261,12 @@ class GenerationService:
         """Serve an adapter no longer; its running requests go on.
 
         Raises:
-            RequestError: NOT_FOUND, or UNAVAILABLE: Redis is away.
+            RequestError: NOT_FOUND, or UNAVAILABLE: Redis is away, and it is served still.
         """
-        self.adapters.remove(name)
-        await self.router.share.remove_adapter(name)
+        async with ends_within(self.timeout_s), self._adapter_turn:
+            self.adapters.check_served(name)
+            await self.router.share.remove_adapter(name)
+            self.adapters.remove(name)
 
     async def tokenize(
         self,

@@ -88,10 +88,7 @@ class ServedAdapters:
             RequestError: OVERLOADED, too many are served.
         """
         with self._lock:
-            self._check_free(adapter.name, replaces)
-            if adapter.name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS:
-                text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
-                raise RequestError(ErrorCode.OVERLOADED, text)
+            self.check_place(adapter.name, replaces)
             (self._given if is_given else self._loaded)[adapter.name] = adapter
             self._adapters = self._given | self._loaded
 
@@ -103,18 +100,30 @@ class ServedAdapters:
                 self._adapters = self._given | self._loaded
 
     def remove(self, name: str) -> None:
-        """Serve an adapter no longer; its running requests go on.
+        """Serve an adapter no longer, if there is one of that name; its running requests go on."""
+        with self._lock:
+            self._given.pop(name, None)
+            self._loaded.pop(name, None)
+            self._adapters = self._given | self._loaded
+
+    def check_served(self, name: str) -> None:
+        """Raise RequestError, NOT_FOUND, where no adapter has that name."""
+        if name not in self._adapters:
+            allowed = ", ".join(map(repr, self._adapters)) or "none: no adapter is loaded"
+            error = InvalidRequestError("lora_name", name, allowed)
+            raise RequestError(ErrorCode.NOT_FOUND, str(error))
+
+    def check_place(self, name: str, replaces: bool) -> None:
+        """Check that an adapter of that name could be added now.
 
         Raises:
-            RequestError: NOT_FOUND, there is none of that name.
+            InvalidRequestError: the name is taken.
+            RequestError: OVERLOADED, too many are served.
         """
-        with self._lock:
-            given, loaded = self._given.pop(name, None), self._loaded.pop(name, None)
-            self._adapters = self._given | self._loaded
-            if given is loaded is None:
-                allowed = ", ".join(map(repr, self._adapters)) or "none: no adapter is loaded"
-                error = InvalidRequestError("lora_name", name, allowed)
-                raise RequestError(ErrorCode.NOT_FOUND, str(error))
+        self._check_free(name, replaces)
+        if name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS:
+            text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
+            raise RequestError(ErrorCode.OVERLOADED, text)
 
     def _check_free(self, name: str, replaces: bool) -> None:
         if name in self._model_names or (name in self._adapters and not replaces):

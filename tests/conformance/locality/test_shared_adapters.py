@@ -12,10 +12,16 @@ import pytest
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
+from baton_router.process.http_settings import HttpSettings
 from baton_router.redis.adapter_list import AdapterList
+from baton_router.requests import served_adapters
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.link import RedisLink
+from tests.adapters import make_adapter
+from tests.integration.http_router import client_of, error_of
+from tests.integration.router_cluster import serving
 from tests.integration.scripted_worker import until
+from tests.models import make_model
 from tests.redis_server import needs_redis, redis_server
 
 WITHIN_S = 20.0
@@ -114,5 +120,35 @@ def test_what_cannot_be_read_in_the_list_unloads_nothing_and_is_removed(tmp_path
                 await check(link)
             finally:
                 await link.close(nothing)
+
+    asyncio.run(scenario())
+
+
+@needs_redis
+def test_calls_that_fail_change_neither_the_router_nor_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_adapters, "MAX_ADAPTERS", 1)
+    path = str(make_adapter(tmp_path / "adapter", make_model(tmp_path / "model", "llama")))
+    settings = {"lora_modules": (f"one={path}",), "max_lora_rank": 16}
+
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            http = HttpSettings(enable_operator_routes=True)
+            async with (
+                serving(redis=redis.settings(), http=http, **settings) as server,
+                client_of(server) as client,
+            ):
+                more = {"lora_name": "more", "lora_path": path}
+                response = await client.post("/v1/load_lora_adapter", json=more)
+                assert error_of(response)[::2] == (429, "1 adapters are served; allowed: 1")
+                link = RedisLink(redis.settings())
+                assert b"more" not in await link.command("HGETALL", "test:adapters")
+                await link.close(nothing)
+                redis.kill()
+                for _ in range(2):
+                    response = await client.post("/v1/unload_lora_adapter", json={"lora_name": "one"})
+                    assert response.status_code == 503
+                assert "one" in (await client.get("/v1/models")).text
 
     asyncio.run(scenario())

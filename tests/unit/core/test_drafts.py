@@ -98,6 +98,13 @@ def test_memory_of_earlier_outputs_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert [len(outputs.text(tenant).token_ids) for tenant in (b"a", b"b", b"c")] == [0, 4, 4]
 
 
+def test_the_newest_output_is_remembered_where_one_may_be() -> None:
+    outputs = EarlierOutputs(1)
+    for first in (10, 20, 30):
+        outputs.add(b"a", (first, first + 1, first + 2))
+        assert outputs.text(b"a").token_ids[:3] == [first, first + 1, first + 2]
+
+
 # --- lengths ---
 
 

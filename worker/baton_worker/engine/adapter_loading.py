@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 
-from baton_core.errors import BatonError, ErrorCode
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.worker.worker_events import AdapterLoaded
 
@@ -19,8 +19,12 @@ def adapter_loaded(adapter: Adapter, loading: Future[float]) -> AdapterLoaded:
         seconds = loading.result()
         _log.info("adapter %s is loaded, in %.3f s", adapter.name, seconds)
         return AdapterLoaded(digest=adapter.digest, seconds=seconds)
-    if isinstance(error, BatonError):
+    if isinstance(error, InvalidRequestError):
         return AdapterLoaded(digest=adapter.digest, error=str(error), code=error.code)
+    if isinstance(error, BatonError):
+        _log.error("adapter %s could not be loaded: %s", adapter.name, error)
+        text = f"adapter {adapter.name} could not be loaded: {error}"
+        return AdapterLoaded(digest=adapter.digest, error=text, code=error.code)
     _log.error("adapter %s could not be loaded", adapter.name, exc_info=error)
     text = f"adapter {adapter.name} could not be loaded: {type(error).__name__}: {error}"
     return AdapterLoaded(digest=adapter.digest, error=text, code=ErrorCode.INTERNAL)

@@ -27,14 +27,16 @@ def pooled_model(call: Call[Any]) -> PoolingModel:
 
     Raises:
         InvalidRequestError: the model generates.
-        RequestError: UNAVAILABLE, no worker is there to tell.
+        RequestError: UNAVAILABLE, no worker is there to tell; or NOT_FOUND, no model has that name.
     """
     fleet = call.state.service.router.fleet
     if fleet.identity is None:
         raise RequestError(ErrorCode.UNAVAILABLE, call.state.service.why_not_ready or "no worker is there")
     if fleet.pooling is None:
         allowed = "a model that pools: this one generates, unless workers run with --runner pooling"
-        raise InvalidRequestError("model", call.state.service.model_names[0], allowed)
+        service, model = call.state.service, call.body.model
+        service.adapters.find(model or "")
+        raise InvalidRequestError("model", model or service.model_names[0], allowed)
     return fleet.pooling
 
 

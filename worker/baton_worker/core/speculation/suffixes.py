@@ -112,7 +112,7 @@ class EarlierOutputs:
             del self._outputs[forgotten]
 
     def _without_half(self, outputs: deque[tuple[int, ...]]) -> SuffixText:
-        most = min(len(outputs) - 1, self._max_outputs // 2)
+        most = max(1, min(len(outputs) - 1, self._max_outputs // 2))
         while len(outputs) > most or sum(map(len, outputs)) > MAX_TEXT_TOKENS // 2:
             outputs.popleft()
         text = SuffixText()
