@@ -43,15 +43,24 @@ def read_context(
     Raises:
         InvalidRequestError: a value is too long, or out of range; the message names the field.
     """
-    metadata = {str(key): str(value) for key, value in call.invocation_metadata() or ()}
+    metadata = _metadata(call)
     return RequestContext(
-        tenant=keys.tenant(metadata.get(AUTHORIZATION, "")) or "",
+        tenant=_tenant(call, keys),
         session_id=checked_session_id("session_id", request.session_id),
         data_parallel_rank=read_data_parallel_rank(metadata.get(DATA_PARALLEL_KEY), data_parallel_size),
         slo=Slo(ttft_s=_seconds(request, "slo_ttft_s"), tpot_s=_seconds(request, "slo_tpot_s")),
         traceparent=read_traceparent(metadata.get(TRACEPARENT, "")),
         arrived_s=asyncio.get_running_loop().time(),
     )
+
+
+def _tenant(call: _Context, keys: Keys) -> str:
+    """Return the tenant of a call that has been let in; empty without keys."""
+    return keys.tenant(_metadata(call).get(AUTHORIZATION, "")) or ""
+
+
+def _metadata(call: _Context) -> dict[str, str]:
+    return {str(key): str(value) for key, value in call.invocation_metadata() or ()}
 
 
 def _seconds(request: pb.GenerateRequest, field: str) -> float | None:
@@ -80,7 +89,9 @@ class BatonService(baton_pb2_grpc.BatonServicer):
         service = self._service
         its_context = read_context(request, context, self._keys, self._service.data_parallel_size)
         with service.bodies.body() as room:
-            generation = replace(await self._read(room, read_request, request), context=its_context)
+            generation = replace(
+                await self._read(room, its_context.tenant, read_request, request), context=its_context
+            )
             prepared = await service.prepare(generation, context.time_remaining())
             del generation
         try:
@@ -97,21 +108,25 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             async for event in _events_of(stream):
                 await context.write(event)
 
-    async def _read(self, room: BodyReservation, read: Callable[[MessageT], T], request: MessageT) -> T:
+    async def _read(
+        self, room: BodyReservation, tenant: str, read: Callable[[MessageT], T], request: MessageT
+    ) -> T:
         """Read a request: a large one beside the loop, when its turn has come."""
         room.add(request.ByteSize())
         if not room.is_large:
             return read(request)
-        await room.wait_to_decode()
-        return await self._service.run_in_thread(read, request)
+        await room.wait_to_decode(tenant)
+        return await self._service.run_in_thread(tenant, read, request)
 
     async def Tokenize(  # noqa: N802 (name of the protocol)
         self, request: pb.TokenizeRequest, context: _Context
     ) -> pb.TokenizeResponse:
         adds_special = request.add_special_tokens if request.HasField("add_special_tokens") else None
+        tenant = _tenant(context, self._keys)
         with self._service.bodies.body() as room:
             ids = await self._service.tokenize(
-                await self._read(room, read_tokenize_prompt, request),
+                await self._read(room, tenant, read_tokenize_prompt, request),
+                tenant=tenant,
                 model=request.model,
                 add_special_tokens=adds_special,
                 timeout_s=context.time_remaining(),
@@ -124,6 +139,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
     ) -> pb.DetokenizeResponse:
         text = await self._service.detokenize(
             request.token_ids,
+            tenant=_tenant(context, self._keys),
             model=request.model,
             skip_special_tokens=request.skip_special_tokens,
             timeout_s=context.time_remaining(),

@@ -156,7 +156,7 @@ class Call(Generic[BodyT]):
         """
         if not self.room.is_large:
             return function(*args, **kwargs)
-        return await self.state.service.run_in_thread(function, *args, **kwargs)
+        return await self.state.service.run_in_thread(self.tenant, function, *args, **kwargs)
 
     def adopt_request_id(self, name: str | None, *, is_former: bool = False) -> str:
         """Take the name in the body if no header names the call, as `adopt_request_id` of the middleware."""

@@ -99,7 +99,7 @@ class Endpoint:
         room = call.room
         content = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
         if room.is_large:
-            await room.wait_to_decode()
+            await room.wait_to_decode(call.tenant)
             await self._state.share.turn()
         body, removal = decoder.decode(content)
         if removal.names:

@@ -84,7 +84,7 @@ async def tokenize(call: Call[TokenizeRequest]) -> None:
     body, service = call.body, call.state.service
     prompt = await call.read(_read_prompt, body)
     token_ids = await service.tokenize(
-        prompt, model=body.model or "", add_special_tokens=body.add_special_tokens
+        prompt, tenant=call.tenant, model=body.model or "", add_special_tokens=body.add_special_tokens
     )
     reply = TokenizeReply(count=len(token_ids), max_model_len=service.max_model_len, tokens=list(token_ids))
     if body.return_token_strs:
@@ -103,7 +103,10 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
     body = call.body
     with renamed({"token_ids": "tokens"}):
         text = await call.state.service.detokenize(
-            body.tokens, model=body.model or "", skip_special_tokens=bool(body.skip_special_tokens)
+            body.tokens,
+            tenant=call.tenant,
+            model=body.model or "",
+            skip_special_tokens=bool(body.skip_special_tokens),
         )
     call.release_body()
     await call.reply(DetokenizeReply(prompt=text))

@@ -19,11 +19,13 @@ from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.operations.operations import read_results
+from baton_router.process.call_timeout import ends_within
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.process.prepared_request import PreparedRequest
 from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.lanes import choose_lane, lane_of_tokens
 from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
@@ -40,7 +42,7 @@ from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
 from baton_router.text.tokenization import Tokenizer
-from baton_router.text.tokenizing_threads import TokenizingThreads
+from baton_router.text.tokenizing_threads import Lane, TokenizingThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,6 +161,8 @@ class GenerationService:
             began_s = now()
             async with ends_within(timeout_s):
                 accepted = await self._threads.run(
+                    request.context.tenant,
+                    choose_lane(request.prompt, request.sampling.get("structured_outputs")),
                     self._requests.read,
                     request,
                     max_model_len=self.max_model_len,
@@ -229,14 +233,16 @@ class GenerationService:
                 finally:
                     self.router.abandon(stream)
 
-    async def run_in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a long function in a tokenizing thread.
+    async def run_in_thread(
+        self, tenant: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a long function in a tokenizing thread, in a turn of the tenant.
 
         Raises:
             RequestError: OVERLOADED, or what `function` raises.
         """
         async with ends_within(self.timeout_s):
-            return await self._threads.run(function, *args, **kwargs)
+            return await self._threads.run(tenant, Lane.LONG, function, *args, **kwargs)
 
     async def load_adapter(self, name: str, path: str, *, replaces: bool = False) -> None:
         """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
@@ -246,7 +252,9 @@ class GenerationService:
             RequestError: OVERLOADED, or what a worker says of it.
         """
         with self.open_call():
-            adapter = await self._threads.run(self.adapters.read, name, path, replaces=replaces)
+            adapter = await self._threads.run(
+                "", Lane.LONG, self.adapters.read, name, path, replaces=replaces
+            )
             argument = json.dumps({"path": adapter.path, "digest": adapter.digest})
             async with ends_within(self.timeout_s), self._adapter_turn:
                 if adapter in self.adapters.adapters:
@@ -272,6 +280,7 @@ class GenerationService:
         self,
         prompt: Prompt,
         *,
+        tenant: str,
         model: str = "",
         add_special_tokens: bool | None = None,
         timeout_s: float | None = None,
@@ -286,13 +295,18 @@ class GenerationService:
         with self.open_call():
             async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
                 return await self._threads.run(
-                    self._texts.tokenize, prompt, add_special_tokens=add_special_tokens
+                    tenant,
+                    choose_lane(prompt),
+                    self._texts.tokenize,
+                    prompt,
+                    add_special_tokens=add_special_tokens,
                 )
 
     async def detokenize(
         self,
         token_ids: Sequence[int],
         *,
+        tenant: str,
         model: str = "",
         skip_special_tokens: bool = False,
         timeout_s: float | None = None,
@@ -307,7 +321,11 @@ class GenerationService:
         with self.open_call():
             async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
                 return await self._threads.run(
-                    self._texts.detokenize, token_ids, skip_special_tokens=skip_special_tokens
+                    tenant,
+                    lane_of_tokens(len(token_ids)),
+                    self._texts.detokenize,
+                    token_ids,
+                    skip_special_tokens=skip_special_tokens,
                 )
 
     async def _open_stream(self, prepared: PreparedRequest) -> ClientStream:
@@ -325,7 +343,8 @@ class GenerationService:
             turns=self._stream_turns,
         )
         if accepted.received:
-            await self._threads.run(stream.skip, accepted.received)
+            lane = lane_of_tokens(sum(len(one.token_ids) for one in accepted.received))
+            await self._threads.run(context.tenant, lane, stream.skip, accepted.received)
         return stream
 
     def _owned(self, spec: RequestSpec, context: RequestContext) -> RequestSpec:
@@ -377,17 +396,3 @@ def _phases(arrived_s: float | None, began_s: float, tokenized_s: float) -> tupl
     if arrived_s is None:
         return (tokenize,)
     return (Phase(name=PhaseName.RECEIVE, start_s=arrived_s, end_s=began_s), tokenize)
-
-
-@asynccontextmanager
-async def ends_within(timeout_s: float, at: float | None = None) -> AsyncIterator[None]:
-    """End a block that takes longer than `timeout_s`, at the loop's time `at` if that is given.
-
-    Raises:
-        RequestError: DEADLINE_EXCEEDED.
-    """
-    try:
-        async with asyncio.timeout(timeout_s) if at is None else asyncio.timeout_at(at):
-            yield
-    except TimeoutError:
-        raise RequestError(ErrorCode.DEADLINE_EXCEEDED, f"not finished within {timeout_s:.3g} s") from None

@@ -1,8 +1,8 @@
 """Memory for request bodies: those that are being read, and large ones that have been decoded.
 
 A decoded body takes ten times its bytes and more. So only a few large ones are decoded at a time, each until
-its prompts are read; that depends on the router alone, so the others' turns come. The time to read a body
-depends on its client, so no call waits for that: a body without room is refused.
+its prompts are read; that depends on the router alone, so the others' turns come, tenant by tenant. The time
+to read a body depends on its client, so no call waits for that: a body without room is refused.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from typing import Final
 
 from baton_core.errors import ErrorCode, RequestError
+from baton_router.text.tenant_turns import TenantTurns
+from baton_router.text.tokenizing_threads import NUM_THREADS
 
 LARGE_BYTES: Final = 2**16
 """A body of more is large. Smaller ones are not counted: there can be no more of them than connections."""
 MAX_READ_BYTES: Final = 2**28
 """Bytes of all large bodies that are being read or wait to be decoded."""
-MAX_DECODED: Final = 2
-"""Large bodies that are decoded at a time: there are as many threads that tokenize them."""
+MAX_DECODED: Final = NUM_THREADS
+"""Large bodies that are decoded at a time: there are as many threads for long work."""
 WAIT_S: Final = 30.0
 """Longest wait for a turn to decode."""
 
@@ -33,7 +35,7 @@ class BodyMemory:
         self._max_read_bytes = max_read_bytes
         self._wait_s = wait_s
         self._num_read_bytes = 0
-        self._turns = asyncio.Semaphore(max_decoded)
+        self._turns = TenantTurns(max_decoded)
 
     @contextmanager
     def body(self) -> Iterator[BodyReservation]:
@@ -53,16 +55,16 @@ class BodyMemory:
     def _release(self, num_bytes: int) -> None:
         self._num_read_bytes -= num_bytes
 
-    async def _acquire_turn(self) -> None:
+    async def _take_turn(self, tenant: str) -> None:
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._turns.acquire()
+                await self._turns.take(tenant)
         except TimeoutError:
-            text = f"large bodies of others have taken over {self._wait_s:g} s"
+            text = f"other large bodies have taken over {self._wait_s:g} s"
             raise RequestError(ErrorCode.UNAVAILABLE, text) from None
 
-    def _release_turn(self) -> None:
-        self._turns.release()
+    def _release_turn(self, tenant: str) -> None:
+        self._turns.release(tenant)
 
 
 class BodyReservation:
@@ -72,7 +74,8 @@ class BodyReservation:
         self._memory = memory
         self._num_bytes = 0
         self._num_counted_bytes = 0
-        self._has_turn = False
+        self._tenant: str | None = None
+        """The tenant whose turn it is to decode this body; None outside of a turn."""
 
     @property
     def is_large(self) -> bool:
@@ -89,20 +92,20 @@ class BodyReservation:
         self._memory._reserve(to_count)
         self._num_counted_bytes += to_count
 
-    async def wait_to_decode(self) -> None:
-        """Wait for the turn of a large body.
+    async def wait_to_decode(self, tenant: str) -> None:
+        """Wait for the turn of a large body of a tenant.
 
         Raises:
             RequestError: UNAVAILABLE, the turn does not come in time.
         """
-        if self.is_large and not self._has_turn:
-            await self._memory._acquire_turn()
-            self._has_turn = True
+        if self.is_large and self._tenant is None:
+            await self._memory._take_turn(tenant)
+            self._tenant = tenant
 
     def release(self) -> None:
         """Release the memory of the body."""
         self._memory._release(self._num_counted_bytes)
         self._num_counted_bytes = 0
-        if self._has_turn:
-            self._has_turn = False
-            self._memory._release_turn()
+        if self._tenant is not None:
+            self._memory._release_turn(self._tenant)
+            self._tenant = None

@@ -5,41 +5,55 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from baton_core.errors import ErrorCode, RequestError
+from baton_router.text.tenant_turns import TenantTurns
 
-NUM_THREADS: Final = 2
+NUM_THREADS: Final = 3
+"""Threads of each lane."""
 MAX_WAITING: Final = 1024
+"""Functions that wait for a thread of one lane."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class Lane(Enum):
+    """Kinds of work, by how long it may take. Each has threads of its own and waits for its own kind."""
+
+    SHORT = auto()
+    """Milliseconds: a prompt of an ordinary length."""
+    GRAMMAR = auto()
+    """The same and the check of a grammar, which may take its whole time limit."""
+    LONG = auto()
+    """Large texts, and chat templates that came with the request."""
+
+
 class TokenizingThreads:
-    """Runs functions, a bounded number at a time.
+    """Runs functions, a bounded number at a time, in turns of the tenants.
 
     Args:
-        max_waiting: functions taken at a time; the next one is refused.
+        max_waiting: as `MAX_WAITING`.
     """
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
-        self._max_waiting = max_waiting
-        self._num_waiting = 0
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="tokenize")
+        self._turns = {lane: TenantTurns(NUM_THREADS, max_waiting=max_waiting) for lane in Lane}
+        self._threads = ThreadPoolExecutor(NUM_THREADS * len(Lane), thread_name_prefix="tokenize")
 
-    async def run(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def run(
+        self, tenant: str, lane: Lane, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
         """Call `function` in a thread; what it returns or raises is returned or raised.
 
         Raises:
-            RequestError: OVERLOADED, too many wait.
+            RequestError: OVERLOADED, too many wait; UNAVAILABLE, the router shuts down.
         """
-        if self._num_waiting >= self._max_waiting:
-            text = f"{self._num_waiting} prompts wait to be tokenized; allowed: {self._max_waiting}"
-            raise RequestError(ErrorCode.OVERLOADED, text)
-        self._num_waiting += 1
+        turns = self._turns[lane]
+        await turns.take(tenant)
         running = asyncio.wrap_future(self._threads.submit(function, *args, **kwargs))
-        running.add_done_callback(self._on_done)
+        running.add_done_callback(partial(_on_done, turns, tenant))
         try:
             # Shielded: a thread continues although its caller is gone, and counts until it is done.
             return await asyncio.shield(running)
@@ -47,10 +61,13 @@ class TokenizingThreads:
             del running  # An error that it holds would hold this frame, and so itself and all arguments.
 
     def close(self) -> None:
-        """Wait for the functions in work, drop those that wait."""
+        """Wait for the functions in work, refuse those that wait."""
+        for turns in self._turns.values():
+            turns.close()
         self._threads.shutdown(cancel_futures=True)
 
-    def _on_done(self, running: asyncio.Future[_T]) -> None:
-        self._num_waiting -= 1
-        if not running.cancelled():
-            running.exception()  # seen, should its caller be gone
+
+def _on_done(turns: TenantTurns, tenant: str, running: asyncio.Future[_T]) -> None:
+    turns.release(tenant)
+    if not running.cancelled():
+        running.exception()  # seen, should its caller be gone

@@ -160,7 +160,9 @@ class _CompletionReply:
             else:
                 params = prompt.spec.params
                 prompt.echo = await self._call.state.service.detokenize(
-                    prompt.spec.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+                    prompt.spec.prompt_token_ids,
+                    tenant=self._call.tenant,
+                    skip_special_tokens=params.skip_special_tokens,
                 )
 
     async def whole(self) -> Completion:

@@ -72,7 +72,7 @@ async def count_tokens(call: Call[CountRequest]) -> None:
         exclude_unused_tools(body, call.state.settings)
         conversation = await call.read(read_conversation, body)
         token_ids = await call.state.service.tokenize(
-            conversation, model=body.model or "", add_special_tokens=None
+            conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
         )
     call.release_body()
     await call.reply(TokenCount(input_tokens=len(token_ids)))

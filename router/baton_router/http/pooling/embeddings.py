@@ -204,7 +204,7 @@ async def _beside_loop(
     """Write results: large ones in a thread."""
     if sum(len(one.values) for one in results) < _LARGE_BYTES:
         return list(map(write, results))
-    return await call.state.service.run_in_thread(lambda: list(map(write, results)))
+    return await call.state.service.run_in_thread(call.tenant, lambda: list(map(write, results)))
 
 
 async def _reply_bytes(

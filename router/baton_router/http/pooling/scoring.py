@@ -146,7 +146,7 @@ async def _score_pairs(
     first, second = ones.texts, others.texts
     repeats = pair_counts(len(first), len(second), (ones.field, others.field))
     if body.max_tokens_per_query is not None or body.max_tokens_per_doc is not None:
-        first, second = await service.run_in_thread(_cut, service.tokenizer, body, first, second)
+        first, second = await service.run_in_thread(call.tenant, _cut, service.tokenizer, body, first, second)
     task = model.scores_by
     if task is None:
         raise lacks_task(service.model_names[0], model, "embeds or has one class")
@@ -160,7 +160,8 @@ async def _score_pairs(
     results, ends = await pool(call, body, texts, task_request(body, task), fields)
     if task is PoolingTask.TOKEN_EMBED:
         pairs = zip(results[: len(first)] * repeats, results[len(first) :], strict=True)
-        return await service.run_in_thread(lambda: [late_interaction(*pair) for pair in pairs]), ends
+        found = await service.run_in_thread(call.tenant, lambda: [late_interaction(*pair) for pair in pairs])
+        return found, ends
     vectors = [floats_of(one) for one in results]
     ones_, others_ = vectors[: len(first)] * repeats, vectors[len(first) :]
     return [similarity(one, other) for one, other in zip(ones_, others_, strict=True)], ends

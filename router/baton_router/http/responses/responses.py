@@ -66,7 +66,7 @@ async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
     )
     items = earlier_items(name, earlier)
     call.room.add(sum(map(len, items)))
-    await call.room.wait_to_decode()
+    await call.room.wait_to_decode(call.tenant)
     return items
 
 
