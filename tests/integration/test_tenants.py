@@ -18,6 +18,7 @@ from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.process.http_settings import HttpSettings
+from baton_router.text.tenant_turns import TenantTurns
 from baton_worker.worker_shell import GrammarBackend
 from tests.integration.http_router import client_of
 from tests.integration.router_cluster import serving
@@ -123,3 +124,37 @@ def test_a_worker_knows_whose_grammars_it_compiles_whatever_salt_they_bring(shar
     asyncio.run(scenario())
     first, second, third, fourth = seen.tenants
     assert first == second != third == fourth
+
+
+def test_texts_are_read_in_turns_of_their_key_over_both_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[str]] = {key: [] for key in KEYS}
+    take = TenantTurns.take
+
+    async def scenario() -> None:
+        async with clients(api_keys=KEYS) as client:
+            for key in KEYS:
+
+                async def note(turns: TenantTurns, tenant: str, key: str = key) -> None:
+                    seen[key].append(tenant)
+                    await take(turns, tenant)
+
+                monkeypatch.setattr(TenantTurns, "take", note)
+                headers, metadata = {"authorization": f"Bearer {key}"}, (("authorization", f"Bearer {key}"),)
+                large = "word " * 20_000  # whose body, decoding and prompt have a turn each
+                for path, body in (
+                    ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+                    ("/tokenize", {"prompt": "a"}),
+                    ("/tokenize", {"prompt": large}),
+                    ("/detokenize", {"tokens": [5]}),
+                ):
+                    (await client.http.post(path, json=body, headers=headers)).raise_for_status()
+                await client.over_grpc(key)
+                await client.grpc.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)
+                await client.grpc.Tokenize(pb.TokenizeRequest(text=large), metadata=metadata)
+                await client.grpc.Detokenize(pb.DetokenizeRequest(token_ids=[5]), metadata=metadata)
+
+    asyncio.run(scenario())
+    first, second = seen.values()
+    assert len(first) == len(second) == 6 + 2 * 3
+    (tenant,), (other,) = set(first), set(second)
+    assert "" != tenant != other != ""
