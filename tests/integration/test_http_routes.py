@@ -174,7 +174,11 @@ def test_a_model_that_lacks_the_task_of_a_route_is_what_its_refusal_names() -> N
             ):
                 status, param, message = error_of(await client.post(path, json=body))
                 assert (status, param) == (400, "model")
-                assert message.endswith("; this one has classify, token_classify and 2 classes")
+                this = "this one has classify, token_classify and 2 classes"
+                assert message.endswith(f"; {this}; for embed run its workers with --convert embed")
+            status, param, message = error_of(await client.post(COMPLETIONS, json={"prompt": "x"}))
+            assert (status, param) == (400, "model")
+            assert message.endswith("; for generate run its workers with --runner generate, if it has logits")
             named = await client.post("/pooling", json={"input": "x", "task": "embed"})
             assert error_of(named)[1] == "task"
 

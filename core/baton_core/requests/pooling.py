@@ -74,6 +74,14 @@ class PoolingModel:
                 return task
         return None
 
+    def way_to(self, task: PoolingTask | None) -> str:
+        """Return the setting that loads the model for a task it lacks, if any; None is to generate."""
+        if task is None:
+            return "runner generate, if it has logits" if self.is_causal else ""
+        if task.is_embedding == self.tasks[0].is_embedding:
+            return ""
+        return "convert embed" if task.is_embedding else "convert classify, if it has class scores"
+
     def needs_whole_prompt(self, task: PoolingTask) -> bool:
         return task in self.whole_tasks
 
@@ -89,11 +97,17 @@ class PoolingModel:
             InvalidRequestError: names the field, its value and what is allowed.
         """
         if spec.task not in self.tasks:
-            raise InvalidRequestError("task", spec.task.value, ", ".join(self.tasks))
+            raise self.lacks(spec.task)
         if spec.dimensions is not None:
             self._check_dimensions(spec.task, spec.dimensions)
         if spec.type_one_from is not None and not self.has_token_types:
             raise InvalidRequestError("token_type_ids", "ones", "zeros: this model has no token types")
+
+    def lacks(self, task: PoolingTask | None) -> InvalidRequestError:
+        """Return the error of a request for a task that the model lacks; None is to generate."""
+        name, way = "generate" if task is None else task.value, self.way_to(task)
+        hint = f"; for {name} load the model with {way}" if way else ""
+        return InvalidRequestError("task", name, f"{', '.join(self.tasks)}{hint}")
 
     def _check_dimensions(self, task: PoolingTask, value: int) -> None:
         if not task.is_embedding:
@@ -122,8 +136,7 @@ def check_runner(model: PoolingModel | None, spec: PoolingSpec | None) -> None:
     """
     if spec is None:
         if model is not None:
-            allowed = f"{', '.join(model.tasks)}: this model was loaded to pool, with runner pooling"
-            raise InvalidRequestError("task", "generate", allowed)
+            raise model.lacks(None)
     elif model is None:
         raise cannot_pool(spec.task.value)
     else:

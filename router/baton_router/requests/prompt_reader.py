@@ -12,7 +12,7 @@ from typing import Final
 from baton_core.errors import InvalidRequestError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
-from baton_core.requests.pooling import PoolingModel, check_runner
+from baton_core.requests.pooling import PoolingModel
 from baton_core.requests.sampling_params import SamplingParams, check_vocabulary
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
@@ -21,6 +21,7 @@ from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptT
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.pooled_prompts import read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.scores import lacks_task
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
@@ -117,7 +118,7 @@ class PromptReader:
                 pooling=spec,
             )
         if pooling is not None:
-            check_runner(pooling, None)
+            raise lacks_task(self._adapters.parent, pooling, "generates", None)
         params = self._read_params(request)
         prompt = self._read_prompt(request, params, max_model_len)
         return RequestSpec(

@@ -10,17 +10,22 @@ from types import MappingProxyType
 from typing import Any
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.pooling import PoolingModel
+from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_core.worker.step_plan import PooledValues
 from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import TextPair
 
 
-def lacks_task(name: str, model: PoolingModel, allowed: str) -> InvalidRequestError:
-    """Return the refusal of a request that needs another model than the one of this name."""
+def lacks_task(name: str, model: PoolingModel, allowed: str, task: PoolingTask | None) -> InvalidRequestError:
+    """Return the refusal of a request that needs another model than the one of this name.
+
+    `task` is one that would do; None is to generate.
+    """
     classes = f" and {len(model.labels)} classes" if model.labels else ""
     tasks = ", ".join(model.tasks)
-    return InvalidRequestError("model", name, f"a model that {allowed}; this one has {tasks}{classes}")
+    way = model.way_to(task)
+    hint = f"; for {task or 'generate'} run its workers with --{way}" if way else ""
+    return InvalidRequestError("model", name, f"a model that {allowed}; this one has {tasks}{classes}{hint}")
 
 
 def pair_counts(num_first: int, num_second: int, names: tuple[str, str] = ("data_1", "data_2")) -> int:

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from array import array
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,23 +96,36 @@ def test_pairs_and_their_scores() -> None:
 
 def test_what_a_model_cannot_pool_is_refused_by_name() -> None:
     embeds = PoolingModel(tasks=(PoolingTask.EMBED,), embedding_size=64, matryoshka_dimensions=(16, 32))
+    encodes = replace(embeds, is_causal=False)
     classifies = PoolingModel(tasks=(PoolingTask.CLASSIFY,), labels=("a",))
     check_runner(embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=16))
     check_runner(None, None)
     for model, spec, said in (
         (embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=8), "dimensions is 8; allowed: 16, 32"),
-        (embeds, PoolingSpec(task=PoolingTask.CLASSIFY), "task is 'classify'; allowed: embed"),
+        (
+            embeds,
+            PoolingSpec(task=PoolingTask.CLASSIFY),
+            r"embed; for classify load the model with convert classify",
+        ),
         (embeds, PoolingSpec(task=PoolingTask.EMBED, type_one_from=3), "token_type_ids is 'ones'"),
         (classifies, PoolingSpec(task=PoolingTask.CLASSIFY, dimensions=8), "dimensions is 8; allowed: none"),
-        (embeds, None, "task is 'generate'; allowed: embed"),
+        (embeds, PoolingSpec(task=PoolingTask.TOKEN_EMBED), "task is 'token_embed'; allowed: embed$"),
+        (classifies, PoolingSpec(task=PoolingTask.EMBED), "allowed: classify; .* with convert embed$"),
+        (
+            embeds,
+            None,
+            "task is 'generate'; allowed: embed; for generate load the model with runner generate",
+        ),
+        (encodes, None, "task is 'generate'; allowed: embed$"),
         (None, PoolingSpec(task=PoolingTask.EMBED), "task is 'embed'; allowed: generate"),
     ):
         with pytest.raises(InvalidRequestError, match=said):
             check_runner(model, spec)
     classes = PoolingModel(tasks=(PoolingTask.CLASSIFY, PoolingTask.TOKEN_CLASSIFY), labels=("a", "b"))
     assert classes.scores_by is None
-    assert str(lacks_task("m", classes, "embeds")) == (
+    assert str(lacks_task("m", classes, "embeds", PoolingTask.EMBED)) == (
         "model is 'm'; allowed: a model that embeds; this one has classify, token_classify and 2 classes"
+        "; for embed run its workers with --convert embed"
     )
     assert classifies.scores_by is PoolingTask.CLASSIFY
     assert embeds.result_bytes(PoolingSpec(task=PoolingTask.EMBED, dimensions=16), 9) == 64

@@ -87,7 +87,7 @@ async def pool(
     """
     model, task = pooled_model(call), pooling.task
     if task not in model.tasks and not hasattr(fields, "task"):
-        raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}")
+        raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}", task)
     names = names or ["input"] * len(prompts)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequestError(names[-1], f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")

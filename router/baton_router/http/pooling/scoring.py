@@ -149,7 +149,7 @@ async def _score_pairs(
         first, second = await service.run_in_thread(call.tenant, _cut, service.tokenizer, body, first, second)
     task = model.scores_by
     if task is None:
-        raise lacks_task(service.model_names[0], model, "embeds or has one class")
+        raise lacks_task(service.model_names[0], model, "embeds or has one class", PoolingTask.EMBED)
     if task is PoolingTask.CLASSIFY:
         prompts = _pair_prompts(service.tokenizer, model, body, first * repeats, second)
         fields = [others.field] * len(prompts)
