@@ -122,9 +122,10 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
         jsonschema.Draft202012Validator.check_schema(schema)
         assert "." not in name, "a name of Python's stands where two types have one name"
     examples = 0
-    for operation in operations(document).values():
+    for name, operation in operations(document).items():
         if body := operation.get("requestBody"):
             media = body["content"]["application/json"]
+            assert body["required"] == (name != "POST /start_weight_update")
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1

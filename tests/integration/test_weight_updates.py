@@ -57,7 +57,7 @@ class Site:
         return await self.http.post(path, json=body, timeout=WITHIN_S)
 
     async def check(self, folder: Path) -> httpx.Response:
-        assert (await self.post("/start_weight_update")).status_code == 200
+        assert (await self.http.post("/start_weight_update", timeout=WITHIN_S)).status_code == 200
         return await self.post("/update_weights", update_info={"path": str(folder)})
 
     async def update(self, folder: Path) -> None:

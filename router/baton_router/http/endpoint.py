@@ -101,7 +101,7 @@ class Endpoint:
         if room.is_large:
             await room.wait_to_decode(call.tenant)
             await self._state.share.turn()
-        body, removal = decoder.decode(content)
+        body, removal = decoder.decode(content if content or self._route.needs_body else b"{}")
         if removal.names:
             call.ignored = ", ".join(removal.names)
             self._state.ignored.note(removal)

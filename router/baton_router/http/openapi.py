@@ -169,7 +169,7 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         schemas = [schema_of[body] for body in route.bodies]
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         content = {"application/json": {"schema": schema, "example": route.example}}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": route.needs_body, "content": content}
     if route.multipart is not None:
         content = {"multipart/form-data": {"schema": schema_of[route.multipart]}}
         operation["requestBody"] = {"required": True, "content": content}

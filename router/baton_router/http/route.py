@@ -50,6 +50,8 @@ class Route:
     handler: Callable[[Call[Any]], Awaitable[None]]
     bodies: tuple[type, ...] = ()
     """Types that the body may have, told apart by their required fields; none: it is not read."""
+    needs_body: bool = True
+    """False: an empty body has the default of every field."""
     multipart: type | None = None
     """Type of the fields of a body of multipart/form-data, which the handler reads as it comes."""
     batch_defaults: Mapping[str, Any] | None = None

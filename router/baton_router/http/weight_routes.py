@@ -196,6 +196,7 @@ WEIGHT_ROUTES: Final = (
         summary="Begin an update of the weights",
         handler=start_weight_update,
         bodies=(StartRequest,),
+        needs_body=False,
         example={"is_checkpoint_format": True},
         reply=Done,
         errors=_ERRORS,
