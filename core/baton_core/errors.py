@@ -112,7 +112,12 @@ class UnprocessableRequestError(InvalidRequestError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """A prompt that the model's context does not hold."""
+    """A prompt that the model's context does not hold; it may have 1 to `most` tokens."""
+
+    def __init__(self, field: str, num_tokens: int, most: int, max_model_len: int) -> None:
+        # Clients such as LiteLLM know the error by these words.
+        words = f"this model's maximum context length is {max_model_len} tokens"
+        super().__init__(field, f"{num_tokens} tokens", f"1 to {most} tokens: {words}")
 
 
 class OverloadedError(BatonError):

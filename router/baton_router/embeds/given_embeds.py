@@ -92,8 +92,7 @@ def check_shape(field: str, shape: tuple[int, ...], limits: EmbedsLimits) -> Non
         allowed = f"[1 to {most} tokens, {'hidden size' if width is None else width}]"
         raise InvalidRequestError(f"{field} shape", list(shape), allowed)
     if shape[-2] > most:
-        allowed = f"1 to {most} tokens: this model's maximum context length is {limits.max_model_len} tokens"
-        raise ContextLengthError(field, f"{shape[-2]} tokens", allowed)
+        raise ContextLengthError(field, shape[-2], most, limits.max_model_len)
 
 
 def _read_safetensors(content: bytes) -> TensorBytes:

@@ -81,6 +81,5 @@ def _check_tokens(field: str, token_ids: TokenIds, max_model_len: int, vocab_siz
     if not token_ids:
         raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len} tokens")
     if len(token_ids) > max_model_len:
-        allowed = f"1 to {max_model_len} tokens: this model's maximum context length is {max_model_len}"
-        raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
+        raise ContextLengthError(field, len(token_ids), max_model_len, max_model_len)
     check_token_ids(field, token_ids, vocab_size)

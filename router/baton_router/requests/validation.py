@@ -81,11 +81,7 @@ def check_prompt(
     if not token_ids:
         raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len - 1} tokens")
     if len(token_ids) >= max_model_len:
-        # Clients such as LiteLLM know the error by these words.
-        allowed = (
-            f"1 to {max_model_len - 1} tokens: this model's maximum context length is {max_model_len} tokens"
-        )
-        raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
+        raise ContextLengthError(field, len(token_ids), max_model_len - 1, max_model_len)
     check_token_ids(field, token_ids, vocab_size)
 
 

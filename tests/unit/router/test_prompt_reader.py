@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.sampling_params import MAX_N, SamplingParams
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.generation import GenerationRequest, PoolingRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.chat_template import Conversation
@@ -22,6 +23,7 @@ HI = Conversation(messages=({"role": "user", "content": "hi"},))
 BROKEN_REGEX = StructuredOutputsParams(regex="[")
 MARKERS = ReasoningMarkers(start="<|im_start|>", end="<|im_end|>")
 """Markers that are special tokens of the model."""
+EMBED = PoolingRequest(task=PoolingTask.EMBED)
 
 
 @pytest.fixture
@@ -85,6 +87,8 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
         ({"priority": 2**31}, "priority is 2147483648; allowed: an integer from"),
         ({"prompt": (1, 400)}, "prompt is 400; allowed: token ids from 0 to 399"),
         ({"prompt": (5,) * 128}, "prompt is '128 tokens'; allowed: 1 to 127 tokens"),
+        ({"prompt": (5,) * 128}, "127 tokens: this model's maximum context length is 128 tokens"),
+        ({"prompt": (5,) * 129, "pooling": EMBED}, "128 tokens: .* maximum context length is 128 tokens"),
         ({"prompt": "a\ud800"}, r"prompt is 'a\\ud800'; allowed: text that UTF-8 can hold"),
         ({"prompt": "", "sampling": {}}, "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
         ({"sampling": {"stop_token_ids": [400]}}, "stop_token_ids is 400; allowed: .* 0 to 399"),
