@@ -219,7 +219,7 @@ def test_only_a_router_that_leaves_without_farewell_is_warned_of(
     assert said[0] == ("DEBUG" if says_farewell else "WARNING")
 
 
-def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
+def test_a_restarted_router_is_a_new_router_to_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         worker = Worker()
         server, port = await start(Router())
@@ -232,3 +232,4 @@ def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
                 assert worker.lost == ["r1:1000"]
 
     asyncio.run(scenario())
+    assert "began another session: it restarted, or had given this one up" in caplog.text

@@ -256,7 +256,10 @@ class SessionClient:
 
     def _attach(self, welcome: pb.Welcome, offered: _Session | None) -> tuple[_Session, int] | None:
         """Resume the session that was offered or begin another; None if it ended during the exchange."""
-        if offered is not None:
+        if offered is not None and offered.epoch != welcome.epoch:
+            what = "began another session: it restarted, or had given this one up"
+            offered.loop_session.close(f"router {welcome.router_id} {what}")
+        elif offered is not None:
             stream = offered.loop_session.attach(welcome.epoch, welcome.received)
             if not offered.loop_session.is_over:
                 return offered, stream
