@@ -17,7 +17,7 @@ from tests.e2e.calls import greedy
 from tests.e2e.processes import BATON, Cluster
 
 QUESTIONS = ("What is JSON?", "And what does str.split do?")
-TIMING = r"\[TTFT [\d.]+ ms, [\d.]+ tokens/s, \d+ tokens\]"
+TIMING = r"\[TTFT [\d.]+ ms, \d+ tokens in [\d.]+ ms: [\d.]+ tokens/s\]"
 
 
 def test_a_scripted_chat_answers_with_its_history(cluster: Cluster, llm: LLM) -> None:

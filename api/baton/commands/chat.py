@@ -179,7 +179,6 @@ class Answer:
         self.text = ""
         self.is_cancelled = False
         self._asked_s = self._first_s = self._last_s = time.monotonic()
-        self._num_first_tokens = 0
         self.num_tokens = 0
 
     def take(self, event: pb.GenerateEvent) -> None:
@@ -191,20 +190,23 @@ class Answer:
         """Print a text of so many tokens."""
         self._last_s = time.monotonic()
         if not self.num_tokens:
-            self._first_s, self._num_first_tokens = self._last_s, num_tokens
+            self._first_s = self._last_s
         self.num_tokens += num_tokens
         self.text += text
         _write(text)
 
     def summary(self) -> str:
-        """One line: the time to the first token, and the rate of those after it."""
+        """One line: the time to the first token, and to the last one.
+
+        The rate is that of the whole answer: the first piece that is read may hold most of it.
+        """
         parts = ["cancelled"] if self.is_cancelled else []
-        if self.num_tokens:
-            parts.append(f"TTFT {1e3 * (self._first_s - self._asked_s):.1f} ms")
-        if self.num_tokens > self._num_first_tokens:
-            decode_s = max(self._last_s - self._first_s, 1e-9)
-            parts.append(f"{(self.num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
-        return f"[{', '.join([*parts, f'{self.num_tokens} tokens'])}]"
+        if not self.num_tokens:
+            return f"[{', '.join([*parts, '0 tokens'])}]"
+        parts.append(f"TTFT {1e3 * (self._first_s - self._asked_s):.1f} ms")
+        took_s = max(self._last_s - self._asked_s, 1e-9)
+        rate = f"{self.num_tokens / took_s:.1f} tokens/s"
+        return f"[{', '.join(parts)}, {self.num_tokens} tokens in {1e3 * took_s:.1f} ms: {rate}]"
 
 
 def _describe(stub: BatonStub) -> pb.ModelInfo:

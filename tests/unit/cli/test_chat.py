@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from baton.cli import main
+from baton.commands.chat import Answer
 from baton.executors import router_client
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
@@ -85,7 +86,7 @@ def test_a_conversation_keeps_its_history_until_it_is_reset(
     assert said(third) == [system, ("user", "again")]
     assert first.model == "tiny"
     assert first.sampling_params == pb.SamplingParams(max_tokens=9, temperature=0.0)
-    timing = r"\[TTFT [\d.]+ ms, [\d.]+ tokens/s, 3 tokens\]"
+    timing = r"\[TTFT [\d.]+ ms, 3 tokens in [\d.]+ ms: [\d.]+ tokens/s\]"
     assert re.sub(timing, "[timing]", capsys.readouterr().out).splitlines() == [
         *("> hello", "you said hello", "[timing]", "> "),
         *("> and you?", "you said and you?", "[timing]"),
@@ -147,3 +148,16 @@ def test_the_grpc_port_tells_a_command_that_needs_the_http_port(
 ) -> None:
     assert main(["explain", "r1", "--address", router[1]]) == 1
     assert "which speaks gRPC; this command needs the HTTP port (--port, 8000" in capsys.readouterr().err
+
+
+def test_the_rate_of_an_answer_counts_its_first_piece_and_the_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter((10.0, 10.25, 10.5))
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    answer = Answer()
+    answer.take_text("you said", num_tokens=40)
+    answer.take_text(" hello", num_tokens=1)
+    assert answer.summary() == "[TTFT 250.0 ms, 41 tokens in 500.0 ms: 82.0 tokens/s]"
+    times = iter((10.0,))
+    assert Answer().summary() == "[0 tokens]"
