@@ -46,6 +46,15 @@ def adding(**fields: Any) -> Callable[[Route], None]:
     return route
 
 
+def refusing(status: int, message: str) -> Callable[[Route], None]:
+    """Refuse the requests of the page, which may come again after 3 s."""
+
+    def route(route: Route) -> None:
+        route.fulfill(status=status, headers={"retry-after": "3"}, json={"error": {"message": message}})
+
+    return route
+
+
 def say(page: Page, text: str) -> Locator:
     """Send a message; returns its answer."""
     page.fill("#text", text)

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browsing import browsing, opened
-from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, is_chat, say, text_of
+from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, is_chat, refusing, say, text_of
 from tests.e2e.processes import Cluster, until
 
 
@@ -282,6 +282,21 @@ def test_a_conversation_that_is_too_long_is_said_beside_the_message(page: Page) 
     answer = say(page, "word " * 3000)
     ended(answer, "failed")
     expect(page.locator("#text-error")).to_contain_text("longer than the model's context")
+
+
+def test_a_refusal_is_shown_as_a_sentence(page: Page) -> None:
+    busy = "The server is busy; try again in 3 s."
+    for status, message, shown in (
+        (429, "slo_ttft_s is 1; x", f"{busy} slo_ttft_s is 1; x."),
+        (429, "the queue is full", f"{busy} The queue is full."),
+        (503, "no worker is there", "No worker is there."),
+        (503, "decode-1 is loading", "decode-1 is loading."),
+    ):
+        page.route(CHAT, refusing(status, message))
+        refused = say(page, "Hello")
+        ended(refused, "failed")
+        expect(refused.locator(".error")).to_have_text(shown)
+        page.unroute(CHAT)
 
 
 def test_an_answer_outlives_a_retry_that_fails(page: Page, sent: list[dict[str, Any]]) -> None:

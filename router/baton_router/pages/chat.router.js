@@ -12,7 +12,7 @@ export class Refusal extends Error {
 
   /** The message for whoever sees the field, under the label that it has on the page. */
   about(label) {
-    const [, allowed] = this.message.match(/^[\w.[\]]+ is .+; allowed: (.+)$/s) ?? [];
+    const [, allowed] = this.message.match(/^[\w.[\]]+ is .+; allowed: (.+?)\.?$/s) ?? [];
     return allowed ? `${label} must be ${allowed}.` : this.message;
   }
 }
@@ -75,13 +75,14 @@ async function refusalOf(response, key) {
   if (error.code === "context_length_exceeded") {
     return new Refusal("The conversation is longer than the model's context. Shorten it, or start a new chat.", "text");
   }
-  return new Refusal(reason, error.param === "max_completion_tokens" ? "max_tokens" : error.param ?? "");
+  return new Refusal(sentence(reason), error.param === "max_completion_tokens" ? "max_tokens" : error.param ?? "");
 }
 
 function broken(error) {
   return error?.name === "AbortError" ? error : new Refusal("The connection broke before the answer was complete.");
 }
 
+/** A message as a sentence; names at its beginning, such as `slo_ttft_s` and `decode-1`, stay as they are. */
 function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+  return text.replace(/^[a-z]+(?=[ ,;:])/, (word) => word.charAt(0).toUpperCase() + word.slice(1)) + (/[.!?]$/.test(text) ? "" : ".");
 }
