@@ -147,6 +147,9 @@ def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_descriptio
     with opened(browser, f"http://{keyed.http_address}/docs") as page:
         expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
         assert page.locator("details").count() == 0
+        page.fill("#key", "wrong")
+        page.press("#key", "Enter")
+        expect(page.locator("#operations")).to_have_text("This server does not know the key above.")
         page.fill("#key", KEY)
         page.press("#key", "Enter")
         page.locator("#listModels > summary").click()
