@@ -51,7 +51,9 @@ class AbsentWorker:
 
     def __str__(self) -> str:
         if self.retry_in_s is None:
-            return f"{self.worker_id} is loading"
+            return (
+                f"{self.worker_id} {self.end} and is loading" if self.end else f"{self.worker_id} is loading"
+            )
         return f"{self.worker_id} {self.end} and is started again in {math.ceil(self.retry_in_s)} s"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from baton_core.sessions.worker_info import Role
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.readiness import why_not_ready
@@ -29,6 +31,11 @@ def test_a_worker_without_a_session_is_loading_or_waits_for_its_next_start() -> 
     ]
     text = "0 of 2 workers are registered: d is loading, p was killed by SIGKILL and is started again in 3 s"
     assert fleet_of(LOADING, KILLED).why_absent(5.5) == text
+
+
+def test_a_worker_that_loads_again_is_named_with_its_last_end() -> None:
+    (absent,) = fleet_of(replace(KILLED, retry_in_s=None)).absent(0.0)
+    assert str(absent) == "p was killed by SIGKILL and is loading"
 
 
 def test_a_wait_that_is_over_is_no_negative_one() -> None:
