@@ -31,6 +31,7 @@ def kv_events(args: argparse.Namespace) -> int:
         first=getattr(args, "from"),
         server_key=read_public_key("--curve-server-key", file) if file else None,
     )
+    sys.stderr.write(f"baton kv-events: waiting for events from {args.endpoint}\n")
     asyncio.run(run_until_signal(_print(follower)))
     return 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from baton.cli import main
 from baton.commands.kv_events import event_lines
 from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidConfigError
@@ -108,3 +110,14 @@ def test_an_event_is_printed_as_one_json_object() -> None:
         "group_idx": None,
         "epoch": 3,
     }
+
+
+def test_the_command_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def end_at_once(work: Coroutine[Any, Any, None]) -> None:
+        work.close()
+
+    monkeypatch.setattr("baton.commands.kv_events.run_until_signal", end_at_once)
+    assert main(["kv-events", "tcp://127.0.0.1:1"]) == 0
+    assert capsys.readouterr().err == "baton kv-events: waiting for events from tcp://127.0.0.1:1\n"
