@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,6 +49,10 @@ STATUS: Final[dict[ErrorCode, Status]] = {
     ErrorCode.INVALID_CONFIG: Status("INVALID_ARGUMENT", 500, False),
     ErrorCode.INTERNAL: Status("INTERNAL", 500, False),
 }
+_JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+_PYTHON_VALUE: Final = re.compile(
+    r"(?<= is )(?:True|False|None)(?=; allowed: )|(?<=; allowed: )(?:True|False|None)\b"
+)
 _MAX_SHOWN: Final = 80
 """Characters of a value that an error shows."""
 _COME_AGAIN: Final = frozenset({429, 503})
@@ -74,6 +79,11 @@ class InvalidRequestError(BatonError, ValueError):
         self.shown = shown
         """The value, as the message has it."""
         self.allowed = allowed
+
+
+def in_json_words(message: str) -> str:
+    """Return an error's message with the values True, False and None as JSON writes them."""
+    return _PYTHON_VALUE.sub(lambda found: _JSON_WORDS[found[0]], message)
 
 
 def shown_briefly(value: object) -> str:

@@ -84,7 +84,7 @@ def test_a_client_that_hung_up_follows_a_response_from_where_it_was() -> None:
             assert await read(await client.responses.retrieve(name, stream=True, starting_after=99)) == []
 
             plain = await client.responses.create(model="tiny", input="x", background=True)
-            with pytest.raises(openai.BadRequestError, match="stream is True; allowed: false, unless"):
+            with pytest.raises(openai.BadRequestError, match="stream is true; allowed: false, unless"):
                 await client.responses.retrieve(plain.id, stream=True)
             with pytest.raises(openai.BadRequestError, match=r"starting_after is 1; allowed: .*stream=true"):
                 await client.responses.retrieve(name, starting_after=1)

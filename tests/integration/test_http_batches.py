@@ -189,7 +189,7 @@ def test_wrong_calls_are_refused_by_name(tmp_path: Path) -> None:
             file_id = (await uploaded(batch)).json()["id"]
             age = "expires_after[seconds]"
             for reply, param, text in (
-                (await uploaded({}), "purpose", "purpose is None; allowed: batch"),
+                (await uploaded({}), "purpose", "purpose is null; allowed: batch"),
                 (await uploaded({"purpose": "vision"}), "purpose", "purpose is 'vision'; allowed: batch"),
                 (await uploaded(batch, b"a" * 101), "file", "at most 100 bytes (--max-file-bytes)"),
                 (await uploaded(batch, name="other"), "file", "file is 'missing'; allowed: a part with"),

@@ -380,7 +380,9 @@ def test_other_ways_of_the_weights_are_refused_with_what_to_do_instead() -> None
                 "no weight update is open; allowed: start_weight_update first",
             )
             response = await site.post("/start_weight_update", is_checkpoint_format=False)
-            assert error_of(response)[1] == "is_checkpoint_format"
+            status, field, message = error_of(response)
+            assert (status, field) == (400, "is_checkpoint_format")
+            assert message.startswith("is_checkpoint_format is false; allowed: true")
             assert (await client.get("/get_world_size")).json() == {"world_size": 0}
             assert (await client.get("/get_world_size?include_dp=false")).json() == {"world_size": 1}
 

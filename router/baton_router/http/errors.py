@@ -18,6 +18,7 @@ from baton_core.errors import (
     ErrorCode,
     InvalidRequestError,
     UnprocessableRequestError,
+    in_json_words,
     retry_after,
 )
 
@@ -118,7 +119,7 @@ def _failure(
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Failure:
-    text = message[:_MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
+    text = in_json_words(message)[:_MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
     detail = ErrorDetail(message=text, type=_type_of(status), param=param, code=str(code))
     body = ErrorBody(error=detail)
     if code in _ROUTELESS:

@@ -64,7 +64,7 @@ def test_a_line_is_a_request() -> None:
         (line(url="/v1/../sleep"), "a", "line 7: url is '/v1/../sleep'; allowed: the path of a route"),
         (line(url="/sleep"), "a", "line 7: url is '/sleep'; allowed: "),
         (line(body=[]), "a", "Expected `object`, got `array` - at `$.body`"),
-        (line(body={"stream": True}), "a", "line 7: body.stream is True; allowed: false"),
+        (line(body={"stream": True}), "a", "line 7: body.stream is true; allowed: false"),
         (line(body={"background": 1}), "a", "line 7: body.background is 1; allowed: false"),
         (line(custom_id=""), "", "line 7: custom_id is ''; allowed: 1 to 512 characters"),
     ],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.errors import InvalidRequestError, shown_briefly
+from baton_core.errors import InvalidRequestError, in_json_words, shown_briefly
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,13 @@ def test_a_value_is_looked_at_no_further_than_it_is_shown() -> None:
             raise AssertionError("nobody sees it")
 
     assert str(InvalidRequestError("a", [["x"] * 99, Watched()], "none")).endswith("...; allowed: none")
+
+
+def test_values_that_python_writes_otherwise_are_said_as_json_writes_them() -> None:
+    for value, allowed, said in (
+        (True, "false", "stream is true; allowed: false"),
+        (False, "True: it is needed", "stream is false; allowed: true: it is needed"),
+        (None, "one of True and None", "stream is null; allowed: one of True and None"),
+        ("None", "text", "stream is 'None'; allowed: text"),
+    ):
+        assert in_json_words(str(InvalidRequestError("stream", value, allowed))) == said

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from baton_core.errors import InvalidRequestError, shown_briefly
+from baton_core.errors import InvalidRequestError, in_json_words, shown_briefly
 
 MAX_CUSTOM_ID_CHARACTERS: Final = 512
 MAX_ERRORS: Final = 100
@@ -72,7 +72,7 @@ def read_line(number: int, line: bytes) -> BatchRequest | WrongLine:
         _check(msgspec.json.decode(line, type=_Line))
         return msgspec.json.decode(line, type=BatchRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidRequestError) as error:
-        return WrongLine(number, _id_of(line), f"line {number}: {error}")
+        return WrongLine(number, _id_of(line), f"line {number}: {in_json_words(str(error))}")
 
 
 def _check(line: _Line) -> None:
