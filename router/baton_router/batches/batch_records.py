@@ -38,7 +38,7 @@ class BatchRecords(RecordIndex[StoredBatch]):
     def __init__(self, folder: RecordFolder) -> None:
         super().__init__(folder, PREFIX, StoredBatch)
         self._path = folder.path
-        self._remove_left()
+        self._remove_left(folder)
 
     def path(self, batch_id: str, file: RunFile) -> Path:
         """Return the path of a file of a batch."""
@@ -52,10 +52,13 @@ class BatchRecords(RecordIndex[StoredBatch]):
                 found.append((path.stem, path.stat().st_mtime))
         return found
 
-    def _remove_left(self) -> None:
-        """Remove files of batches that are over, whose routers are gone."""
+    def _remove_left(self, folder: RecordFolder) -> None:
+        """Remove files of batches that are over or have no record, whose routers are gone."""
         for file in RunFile:
             for path in self._path.glob(f"{PREFIX}*{file}"):
-                stored = self.get(path.stem)
-                if is_stale(path) if stored is None else stored.batch.is_over:
+                if (stored := self.get(path.stem)) is not None:
+                    is_left = stored.batch.is_over
+                else:
+                    is_left = folder.is_without(path.stem) and is_stale(path)
+                if is_left:
                     path.unlink(missing_ok=True)

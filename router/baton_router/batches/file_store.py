@@ -63,7 +63,7 @@ class FileStore:
         """Uploads of this router that are not files yet."""
         self._count()
         for path in folder.path.glob(f"{PREFIX}*"):
-            if not path.suffix and self._index.get(path.name) is None and is_stale(path):
+            if not path.suffix and folder.is_without(path.name) and is_stale(path):
                 path.unlink(missing_ok=True)
 
     def path(self, file_id: str) -> Path:

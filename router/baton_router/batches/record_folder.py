@@ -86,6 +86,16 @@ class RecordFolder:
         """
         return _signature(write_whole(self.path / f"{name}{_RECORD}", [msgspec.json.encode(record)]))
 
+    def is_without(self, name: str) -> bool:
+        """Return whether a name has no record, not even one that cannot be read now, or by this version."""
+        try:
+            (self.path / f"{name}{_RECORD}").stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def remove(self, name: str) -> None:
         """Remove a record, if it is there."""
         (self.path / f"{name}{_RECORD}").unlink(missing_ok=True)

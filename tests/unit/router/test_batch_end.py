@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -159,6 +160,31 @@ def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> N
             assert batch.status is BatchStatus.FAILED
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["file-1", "batch_1.partial"])
+def test_a_start_removes_old_content_only_where_there_is_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    content, record = tmp_path / name, tmp_path / f"{Path(name).stem}.json"
+    content.touch()
+    os.utime(content, (0, 0))
+
+    def start() -> bool:
+        Batches(BatchLimits(folder=str(tmp_path)))
+        return content.exists()
+
+    record.write_text('{"of": "another version"}')
+    assert start()
+
+    def fails(path: Path) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as network:
+        network.setattr(Path, "read_bytes", fails)
+        assert start()
+    record.unlink()
+    assert not start()
 
 
 def test_a_file_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
