@@ -102,8 +102,6 @@ class RedisLink:
                 await step()
             except Exception as error:
                 self._note_failure(name, error)
-                if isinstance(error, ReadOnlyError):
-                    await self._leave_server()
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
             else:
@@ -128,6 +126,9 @@ class RedisLink:
         try:
             return await ask()
         except ResponseError as error:
+            if _is_of_replica(error):
+                await self._leave_server()
+                return await ask()
             kinds = {key: kind for key in keys if (kind := self.keys.kind(key)) is not None}
             if not (_is_of_content(error) and kinds):
                 raise
@@ -157,6 +158,11 @@ class RedisLink:
         self.state.synced_at_s = now
         if not was_up:
             self._up_since_s = now
+
+
+def _is_of_replica(error: ResponseError) -> bool:
+    """True if the server is a replica, which takes no writes; Redis 6 only quotes that for scripts."""
+    return isinstance(error, ReadOnlyError) or "-READONLY" in str(error)
 
 
 def _is_of_content(error: Exception) -> bool:
