@@ -130,14 +130,14 @@ class RedisLink:
                 await self._leave_server()
                 return await ask()
             kinds = {key: kind for key in keys if (kind := self.keys.kind(key)) is not None}
-            if not (_is_of_content(error) and kinds):
+            if not (is_of_content(error) and kinds):
                 raise
             self.note_unreadable(f"{', '.join(kinds)}: {error}")
         await self._drop_other_kinds(keys=list(kinds), args=list(kinds.values()))
         return await ask()
 
     def _note_failure(self, name: str, error: Exception) -> None:
-        if _is_of_content(error):
+        if is_of_content(error):
             self.note_unreadable(f"{name}: {error}")
             self._note_success(name)
             return
@@ -165,7 +165,7 @@ def _is_of_replica(error: ResponseError) -> bool:
     return isinstance(error, ReadOnlyError) or "-READONLY" in str(error)
 
 
-def _is_of_content(error: Exception) -> bool:
+def is_of_content(error: Exception) -> bool:
     """True if Redis answers, with what cannot be read: other keys are as they should be."""
     return isinstance(error, msgspec.MsgspecError) or (
         isinstance(error, ResponseError) and "WRONGTYPE" in str(error)

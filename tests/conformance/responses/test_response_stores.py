@@ -303,6 +303,29 @@ def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path
 
 
 @needs_redis
+def test_what_redis_refuses_for_a_while_waits_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            store = RedisResponses(redis.settings(), ResponseStoreLimits())
+            maker = await put(store, "a", has_events=True)
+            assert maker.running is not None
+            await redis.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+            maker.running.append(b"0")
+            with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
+                await put(store, "b")
+            await asyncio.sleep(0.2)
+            await redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+            assert await maker.running.finish(b"whole", "completed")
+            page = await store.read_events("a", 0)
+            assert page is not None
+            assert (page.events, page.is_over) == ([b"0"], True)
+            assert not maker.is_stopped
+            await store.close()
+
+    run(scenario())
+
+
+@needs_redis
 def test_junk_in_the_place_of_a_response_ends_that_one_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with redis_server(tmp_path) as redis:

@@ -17,7 +17,7 @@ from typing import Final
 from redis.exceptions import ResponseError
 
 from baton_router.http.response_stores.redis_table import ResponseTable
-from baton_service.redis.link import wait_for
+from baton_service.redis.link import is_of_content, wait_for
 
 _WRITTEN_WITHIN_S: Final = 2.0
 """Time that a response which is over waits until that is written."""
@@ -129,7 +129,9 @@ class RunningResponses:
                 continue
             try:
                 await self._write(running)
-            except ResponseError as error:  # it concerns this one alone
+            except ResponseError as error:
+                if not is_of_content(error):
+                    raise
                 _log.warning("response %s is not kept: Redis says %s", running.key, error)
                 self._lose(running)
         if self._loop.time() >= self._renewal_s:
