@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +43,61 @@ from baton_router.requests.generation import Delta
 WriteLogprobs = Callable[[Collection[PositionLogprobs]], list[TokenLogprob]]
 
 
+class WaitingTokens:
+    """The tokens whose text no item has yet, with their entries.
+
+    A part of the output has the tokens whose bytes it is made of. Those between parts are of markers, and of
+    calls whose arguments are written in another way.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[tuple[bytes, list[TokenLogprob]]] = []
+        """The bytes of each token that are left, and its entry until that is taken."""
+        self._bytes = b""
+
+    def add(self, entries: Iterable[TokenLogprob]) -> None:
+        tokens = [(bytes(entry.bytes or ()), [entry]) for entry in entries]
+        self._tokens += tokens
+        self._bytes += b"".join([content for content, _ in tokens])
+
+    def take(self, text: str) -> list[TokenLogprob] | None:
+        """Forget all tokens up to the end of a text; returns its entries, or None if it is not found."""
+        content = text.encode()
+        start = self._find(content)
+        if start < 0:
+            return None
+        end = start + len(content)
+        taken: list[TokenLogprob] = []
+        at = num_tokens = 0
+        token = b""
+        for token, entry in self._tokens:
+            if at >= end:
+                break
+            at += len(token)
+            num_tokens += 1
+            if at > start:
+                taken += entry
+        self._tokens[:num_tokens] = [(token[end - at :], [])] if at > end else []
+        self._bytes = self._bytes[end:]
+        return taken
+
+    def take_all(self) -> list[TokenLogprob]:
+        """Forget all tokens; returns their entries."""
+        taken = [each for _, entry in self._tokens for each in entry]
+        self._tokens, self._bytes = [], b""
+        return taken
+
+    def _find(self, content: bytes) -> int:
+        """Return where a text begins, rather with a token than within one; -1 if nowhere."""
+        start = 0
+        for token, _ in self._tokens:
+            for at in (start, start + len(token) - len(token.lstrip())):
+                if self._bytes.startswith(content, at):
+                    return at
+            start += len(token)
+        return self._bytes.find(content)
+
+
 class ItemWriter:
     """Takes one sequence apart; after its last piece the writer is spent, and `items` are whole."""
 
@@ -61,12 +116,11 @@ class ItemWriter:
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         """Log-probabilities of the open message."""
-        self._waiting: list[TokenLogprob] = []
-        """Log-probabilities of tokens whose text is not written yet."""
+        self._waiting = WaitingTokens()
 
     def piece(self, delta: Delta) -> Iterator[ItemEvent]:
         """Yield the events of the next text; with the last text, those that end the last item."""
-        self._waiting += self._write_logprobs(delta.logprobs)
+        self._waiting.add(self._write_logprobs(delta.logprobs))
         for part in self._parser.push(delta.text):
             yield from self._write(part)
         if delta.finish_reason is None:
@@ -75,8 +129,8 @@ class ItemWriter:
             yield from self._write(part)
         if self._open is None and not self.items:
             yield from self._begin(_new_message())
-        if self._waiting and isinstance(self._open, MessageItem):
-            yield from self._write(TextDelta(text=""))
+        if isinstance(self._open, MessageItem) and (logprobs := self._waiting.take_all()):
+            yield self._text_piece("", logprobs)
         yield from self._close("incomplete" if delta.finish_reason == "length" else "completed")
 
     def _write(self, part: OutputDelta) -> Iterator[ItemEvent]:
@@ -84,12 +138,10 @@ class ItemWriter:
             case TextDelta(text=text):
                 if not isinstance(self._open, MessageItem):
                     yield from self._begin(_new_message())
-                logprobs, self._waiting = self._waiting, []
-                self._logprobs += logprobs
-                self._texts.append(text)
-                yield TextPiece(**self._at(), delta=text, logprobs=logprobs)
+                logprobs = self._waiting.take(text)
+                yield self._text_piece(text, self._waiting.take_all() if logprobs is None else logprobs)
             case ReasoningDelta(text=text):
-                self._waiting = []
+                self._waiting.take(text)
                 if self._hides_reasoning:
                     return
                 if not isinstance(self._open, ReasoningItem):
@@ -97,13 +149,18 @@ class ItemWriter:
                 self._texts.append(text)
                 yield ReasoningPiece(**self._at(), delta=text)
             case ToolCallDelta() if part.index == 0 or self._tool_use.is_parallel:
-                self._waiting = []
+                self._waiting.take(part.arguments)
                 if not isinstance(self._open, FunctionCallItem) or self._call != part.index:
                     self._call = part.index
                     yield from self._begin(_new_call(part))
                 if part.arguments:
                     self._texts.append(part.arguments)
                     yield ArgumentsPiece(**self._at(), delta=part.arguments)
+
+    def _text_piece(self, text: str, logprobs: list[TokenLogprob]) -> TextPiece:
+        self._texts.append(text)
+        self._logprobs += logprobs
+        return TextPiece(**self._at(), delta=text, logprobs=logprobs)
 
     def _begin(self, item: OutputItem) -> Iterator[ItemEvent]:
         yield from self._close("completed")
