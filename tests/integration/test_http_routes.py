@@ -127,6 +127,7 @@ def test_a_request_is_named_by_its_client_or_here() -> None:
             both = asked | {"request_id": "of the body"}
             response = await client.post(COMPLETIONS, json=both, headers={"x-request-id": "mine"})
             assert response.headers["x-request-id"] == "mine"
+            assert response.json()["id"] == "cmpl-of the body"
             for wrong in (b"x" * 129, b"\xff", b"a\tb"):
                 response = await client.post(COMPLETIONS, json=asked, headers=[(b"x-request-id", wrong)])
                 assert re.fullmatch(r"req-[0-9a-f]{16}", response.headers["x-request-id"])

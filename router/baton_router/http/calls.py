@@ -158,9 +158,9 @@ class Call(Generic[BodyT]):
             return function(*args, **kwargs)
         return await self.state.service.run_in_thread(self.tenant, function, *args, **kwargs)
 
-    def adopt_request_id(self, name: str | None, *, is_former: bool = False) -> str:
-        """Take the name in the body if no header names the call, as `adopt_request_id` of the middleware."""
-        return adopt_request_id(self._scope, name, is_former=is_former)
+    def adopt_request_id(self, name: str | None) -> str:
+        """Take the name in the body, as `adopt_request_id` of the middleware."""
+        return adopt_request_id(self._scope, name)
 
     async def reply(
         self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct], status: int = 200

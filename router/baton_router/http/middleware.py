@@ -67,14 +67,11 @@ def is_named_by_header(scope: Scope) -> bool:
     return bool(scope[_IS_GIVEN])
 
 
-def adopt_request_id(scope: Scope, name: str | None, *, is_former: bool = False) -> str:
-    """Take the name that the body gives, if the header gave none; returns the name in force.
+def adopt_request_id(scope: Scope, name: str | None) -> str:
+    """Take the name that the body gives, if any, instead of the header's; returns the name in force.
 
     A header's name gets a suffix while another call has it: clients and proxies send calls twice. The first
     name that a call adopts stays.
-
-    Args:
-        is_former: `name` is that of the call which this one resumes, and goes before the header's.
 
     Raises:
         InvalidRequestError: a header could not carry it.
@@ -84,7 +81,8 @@ def adopt_request_id(scope: Scope, name: str | None, *, is_former: bool = False)
         raise InvalidRequestError("request_id", name, allowed)
     if _ADOPTED not in scope:
         running = scope[_RUNNING]
-        if name is not None and (is_former or not scope[_IS_GIVEN]):
+        if name is not None:
+            scope[_IS_GIVEN] = False
             _rename(scope, name)
         elif (given := request_id_of(scope)) in running:
             suffix = f"-{secrets.token_hex(4)}"
