@@ -74,7 +74,11 @@ class RedisResponses:
         self, key: str, response: StoredResponse, stop: Callable[[], None]
     ) -> RunningResponse | None:
         maker = uuid4().hex
-        is_kept = await self._ask(partial(self._table.put, key, maker, response))
+        try:
+            is_kept = await self._ask(partial(self._table.put, key, maker, response))
+        except BaseException:  # Redis may have it, or take it later
+            self._running.add(key, maker, stop).discard()
+            raise
         return self._running.add(key, maker, stop) if is_kept else None
 
     async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:

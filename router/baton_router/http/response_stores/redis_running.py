@@ -125,7 +125,8 @@ class RunningResponses:
         for running in list(self._running.values()):
             if running.ended_s is not None and self._loop.time() - running.ended_s > self._lease_s:
                 self._remove(running)
-                _log.warning("response %s is not kept: Redis did not take its end", running.key)
+                if not running.is_discarded:
+                    _log.warning("response %s is not kept: Redis did not take its end", running.key)
                 continue
             try:
                 await self._write(running)
