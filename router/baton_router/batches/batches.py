@@ -188,12 +188,11 @@ class Batches:
         return batch if stored is None else stored.batch
 
     async def _make_room(self, tenant: str) -> None:
-        """Forget a tenant's batches that are over: old ones, and the oldest where there are too many."""
-        youngest_s = time.time() - self.limits.max_age_s
+        """Forget a tenant's oldest batches that are over, where there are too many."""
         own = self.batches_of(tenant)
         num_kept = len(own)
         for batch in own:
-            if batch.is_over and (num_kept >= self.limits.max_batches or batch.created_at < youngest_s):
+            if batch.is_over and num_kept >= self.limits.max_batches:
                 await self._records.remove(batch.id)
                 num_kept -= 1
         if num_kept >= self.limits.max_batches:
@@ -206,15 +205,22 @@ class Batches:
         return any(batch.input_file_id == file_id for batch in live)
 
     async def _watch(self) -> None:
-        """Take over batches without a lease, again and again, and write how far those of this router are."""
+        """Take over batches without a lease, forget old ones, and write how far those of this router are."""
         while True:
             try:
                 await self.refresh()
+                await self._forget_old()
                 for stored in self._records.values():
                     await self._look_at(stored)
             except (BatonError, OSError) as error:
                 _log.warning("batches of other routers are looked at again in a second: %s", error)
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _forget_old(self) -> None:
+        oldest_s = time.time() - self.limits.max_age_s
+        for stored in self._records.values():
+            if stored.batch.is_over and stored.batch.created_at < oldest_s:
+                await self._records.remove(stored.batch.id)
 
     async def _look_at(self, stored: StoredBatch) -> None:
         batch = stored.batch

@@ -391,5 +391,7 @@ def test_batches_that_are_over_make_room(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequestError, match="beside 1 batches that are not over"):
                 await batches.create("", file, URL, None, None)
             await over(first)
+            first.created_at = 1
+            await until(lambda: batches.find("", first.id) is None)
 
     asyncio.run(scenario())
