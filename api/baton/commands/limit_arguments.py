@@ -152,7 +152,7 @@ BATCH_LIMIT_FLAGS: Final = (
         "--files-directory",
         str,
         "",
-        "folder in which the router keeps files and batches, one router a folder; default: there are none",
+        "folder of files and batches, which routers of one model may share; default: there are none",
         metavar="FOLDER",
     ),
     Flag(
