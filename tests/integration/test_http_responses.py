@@ -213,7 +213,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),
     ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
-    ({"background": True, "store": False}, "background is True"),
+    ({"background": True, "store": False}, "beside --router-processes over 1 there is --redis"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},

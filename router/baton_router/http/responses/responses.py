@@ -30,7 +30,10 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
     state, body = call.state, call.body
     is_stored = bool(state.settings.stored_responses.num_responses) and body.store is not False
     if body.background and not is_stored:
-        allowed = "false, unless the response is stored: store, and --max-stored-responses over 0"
+        allowed = (
+            "false, unless the response is stored: store is not false, --max-stored-responses is over 0, "
+            "and beside --router-processes over 1 there is --redis"
+        )
         raise InvalidRequestError("background", True, allowed)
     earlier = await _earlier(call)
     with renamed(RESPONSE_NAMES):
