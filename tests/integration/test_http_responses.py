@@ -86,6 +86,10 @@ def test_a_response_is_made_stored_and_continued() -> None:
             assert len({item.id for item in items}) == 3
             contents: list[Any] = [item.content[0] for item in items if item.type == "message"]
             assert [content.text for content in contents] == ["Hello!", "Good day.", "And now?"]
+            sent_again: Any = [{**each, "id": items[1].id} for each in follow * 2]
+            again = await client.responses.create(input=sent_again, previous_response_id=again.id)
+            items = [item async for item in client.responses.input_items.list(again.id, **LISTING)]
+            assert len(items) == len({item.id for item in items}) == 6
 
             unstored = await client.responses.create(input="x", store=False)
             with pytest.raises(openai.NotFoundError):

@@ -80,13 +80,18 @@ def read_request(
     own = own_items(body)
     decoded = [msgspec.json.decode(item, type=InputItem) for item in earlier]
     chat = as_chat(body, [*decoded, *own])
-    return chat, [*earlier, *map(_as_listed, own)] if is_stored else []
+    if not is_stored:
+        return chat, []
+    names = {item.id for item in decoded}
+    return chat, [*earlier, *(_as_listed(item, names) for item in own)]
 
 
-def _as_listed(item: InputItem) -> bytes:
-    """Return an item as it is listed: with an id, and its text as a part."""
+def _as_listed(item: InputItem, names: set[str | None]) -> bytes:
+    """Return an item as it is listed: its text as a part, and an id beside `names`, which is added there."""
     fields = _without_none(msgspec.to_builtins(item))
-    fields.setdefault("id", f"{_PREFIXES[item.kind]}_{uuid4().hex}")
+    if not item.id or item.id in names:
+        fields["id"] = f"{_PREFIXES[item.kind]}_{uuid4().hex}"
+    names.add(fields["id"])
     fields["type"] = item.kind
     if item.kind == "message" and isinstance(item.content, str):
         kind = "output_text" if item.role == "assistant" else "input_text"
