@@ -301,10 +301,13 @@ class Batches:
         results = await opened(lambda: PartialResults(path, _FLAG), PartialResults.__exit__)
         num_reserved = 0
 
-        def on_result() -> None:
-            nonlocal num_reserved
+        def count() -> None:
             batch.request_counts.completed = len(results.done) - results.num_errors
             batch.request_counts.failed = results.num_errors
+
+        def on_result() -> None:
+            nonlocal num_reserved
+            count()
             self.files.reserve(tenant, results.num_bytes - num_reserved)
             num_reserved = results.num_bytes
 
@@ -321,6 +324,7 @@ class Batches:
         finally:
             self.files.reserve(tenant, -num_reserved)
             await in_thread(results.__exit__)
+            count()
         await self._save(stored)
 
     async def _save(self, stored: StoredBatch) -> None:

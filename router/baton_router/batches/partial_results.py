@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
@@ -37,7 +38,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, BatchRequest | WrongLine]]
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, read_line(number, line)
+                yield number, read_line(number, line.removeprefix(BOM_UTF8) if number == 1 else line)
 
 
 class PartialResults:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
+from pathlib import Path
+
 import httpx
 import pytest
 
 from baton_core.errors import InvalidRequestError
+from baton_router.batches.partial_results import read_lines
 from baton_router.core.batches.batch_lines import MAX_ERRORS, BatchRequest, InputChecks, read_line
 from baton_router.http.multipart import MAX_HEADER_BYTES, MAX_PARTS, MultipartReader, Part, PartData
 
@@ -40,6 +44,24 @@ def test_each_wrong_line_is_named() -> None:
     ]
     assert errors[1].message == f"url is '/v1/completions'; allowed: {CHAT}, the endpoint of the batch"
     assert errors[2].message == "custom_id is 'a' on two lines; allowed: another one on each"
+
+
+def test_a_line_may_say_in_any_form_that_it_is_not_streamed() -> None:
+    for value, is_right in (
+        (b"false", True),
+        (b'"false"', True),
+        (b"null", True),
+        (b'"true"', False),
+        (b"1", False),
+    ):
+        content = line("a").replace(b"{}", b'{"stream":%b}' % value)
+        assert isinstance(read_line(1, content), BatchRequest) is is_right, value
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(BOM_UTF8 + line("a") + b"\n" + line("b"))
+    assert [each.custom_id for each in read_lines(path)] == ["a", "b"]
 
 
 def test_bounds_of_lines_and_errors() -> None:

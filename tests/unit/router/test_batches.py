@@ -335,13 +335,15 @@ def test_a_fault_of_the_router_ends_a_batch_too(tmp_path: Path) -> None:
 
 def test_results_that_are_too_many_fail_a_batch(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with serving(tmp_path, Asked(), max_files_bytes=3000, max_inflight=1) as batches:
+        async with serving(tmp_path, Asked(), max_files_bytes=3000) as batches:
             batch = await begin(batches, lines(12))
             await over(batch)
             assert batch.status is BatchStatus.FAILED
             assert batch.errors is not None
             assert "--max-files-bytes is 3000" in batch.errors.data[0].message
-            results = written(batches, batch.output_file_id) + written(batches, batch.error_file_id)
+            answers = written(batches, batch.output_file_id)
+            assert batch.request_counts.completed == len(answers)
+            results = answers + written(batches, batch.error_file_id)
             assert len(results) == 12
             assert len({one["custom_id"] for one in results}) == 12
 

@@ -14,6 +14,7 @@ from baton_core.errors import InvalidRequestError, in_json_words, shown_briefly
 MAX_CUSTOM_ID_CHARACTERS: Final = 512
 MAX_ERRORS: Final = 100
 """Errors of a batch that are told."""
+_FALSE: Final = msgspec.Raw(b"false")
 _URL: Final = re.compile(r"/v\d+(/[A-Za-z0-9_-]+)+|/(score|rerank|pooling|classify|tokenize|detokenize)")
 _URLS: Final = "the path of a route that takes JSON, such as /v1/chat/completions"
 
@@ -84,8 +85,9 @@ def _check(line: _Line) -> None:
     if not _URL.fullmatch(line.url):
         raise InvalidRequestError("url", line.url, _URLS)
     for name in ("stream", "background"):
-        if name in line.body and (value := msgspec.json.decode(line.body[name])):
-            raise InvalidRequestError(f"body.{name}", value, "false")
+        value = line.body.get(name, _FALSE)
+        if msgspec.json.decode(value, type=bool | None, strict=False):
+            raise InvalidRequestError(f"body.{name}", msgspec.json.decode(value), "false")
 
 
 def _id_of(line: bytes) -> str | None:
