@@ -220,6 +220,9 @@ def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
                 assert body["error"]["type"] == "invalid_request_error"
                 assert said in body["error"]["message"]
                 assert body["request_id"] == caught.value.request_id
+            wrong = await chat.client.get("/v1/messages")
+            assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
+            assert wrong.json()["request_id"] == wrong.headers["request-id"]
             assert not chat.worker.commands
 
     run(scenario())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -19,11 +19,18 @@ from baton_router.http.absent_routes import is_absent, why_absent
 from baton_router.http.app_state import AppState
 from baton_router.http.batches.table import BATCH_ROUTES
 from baton_router.http.calls import RESUME_HEADER
+from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.endpoint import Endpoint, require_key
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.messages.replies import ANTHROPIC
-from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
+from baton_router.http.middleware import (
+    REQUEST_ID_HEADER,
+    CountedCalls,
+    RequestIds,
+    name_route,
+    request_id_of,
+)
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
 from baton_router.http.operator_table import ADAPTER_ROUTES, OPERATOR_ROUTES
@@ -51,7 +58,7 @@ def make_app(state: AppState) -> ASGIApp:
     else:
         table = [route for route in table if route.path != DOCS]
     routes = [_mount(route, state) for route in table]
-    no_route = _NoRoute(state, {route.path for route in table})
+    no_route = _NoRoute(state, {route.path: route.dialect for route in table})
     inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
@@ -88,11 +95,15 @@ class _CountedRoute(StarletteRoute):
 
 
 class _NoRoute:
-    """Refuses paths and methods without a route; callers without a key do not learn which exist."""
+    """Refuses paths and methods without a route; callers without a key do not learn which exist.
 
-    def __init__(self, state: AppState, paths: Collection[str]) -> None:
+    Args:
+        dialects: those of the routes, by their paths.
+    """
+
+    def __init__(self, state: AppState, dialects: Mapping[str, Dialect]) -> None:
         self._state = state
-        self._paths = paths
+        self._dialects = dialects
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         try:
@@ -100,24 +111,32 @@ class _NoRoute:
             raise self._refusal(request, error)
         except HttpError as refusal:
             failure = failure_of(refusal)
-        body = msgspec.json.encode(failure.body)
-        return Response(body, failure.status, dict(failure.headers), media_type="application/json")
+        name, headers = request_id_of(request.scope), dict(failure.headers)
+        dialect = self._dialects.get(_known_path(request).removesuffix("/"), OPENAI)
+        if dialect.request_id_header:
+            headers[dialect.request_id_header] = name
+        body = msgspec.json.encode(dialect.error_body(failure, name))
+        return Response(body, failure.status, headers, media_type="application/json")
 
     def _refusal(self, request: Request, error: Exception) -> HttpError:
         assert isinstance(error, HTTPException), "that is what this is registered for"
-        path, root_path = request.url.path, request.scope.get("root_path", "")
-        known = path.removeprefix(root_path)
+        path, known = request.url.path, _known_path(request)
         if error.status_code == 405 and not is_absent(request.method, known):
             allowed = ", ".join(sorted(_methods_at(request)))
             text = f"method is {request.method!r}; allowed at {path}: {allowed}"
             return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
-        if (without_slash := known.removesuffix("/")) in self._paths:
-            location = root_path + without_slash
+        if (without_slash := known.removesuffix("/")) in self._dialects:
+            location = request.scope.get("root_path", "") + without_slash
             query = f"?{request.url.query}" if request.url.query else ""
             text = f"path is {path!r}; allowed: {location}"
             return HttpError(307, "moved", text, headers={"location": location + query})
         allowed = why_absent(known)
         return HttpError(404, "unknown_route", f"path is {path!r}; allowed: {allowed}")
+
+
+def _known_path(request: Request) -> str:
+    """Return a request's path without that of the proxy in front."""
+    return request.url.path.removeprefix(request.scope.get("root_path", ""))
 
 
 def _methods_at(request: Request) -> set[str]:
