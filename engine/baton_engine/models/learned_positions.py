@@ -19,10 +19,10 @@ from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.linear import (
     AnyLinear,
-    Piece,
     adapted,
     find_pieces,
-    load_piece,
+    load_bias,
+    load_projection,
     make_linear,
     share_to_read,
 )
@@ -33,7 +33,6 @@ from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.vocabulary import Embedding, Head
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
-from baton_kernels.interface.quantized import QuantizedWeight, stack
 
 _GELUS: Final = {
     "gelu": Function.GELU,
@@ -216,24 +215,16 @@ class _Tensors:
         The files hold it under one name, or in parts under one name for each output.
         """
         weights, layers = self._weights, [self.prefix + name for name in names]
-        pieces = find_pieces(layers, out_sizes, share)
-        bias = None
-        if self._config.has_bias if has_bias is None else has_bias:
-            bias = weights.load_stacked(
-                [f"{piece.layer}.bias" for piece in pieces],
-                [(piece.out_size,) for piece in pieces],
-                weights.linear_dtype,
-                [piece.rows for piece in pieces],
-            )
-        read = share_to_read(weights, layers[0], share)
-        loaded = [self._load(piece, in_size, read) for piece in find_pieces(layers, out_sizes, read)]
-        weight: Tensor | QuantizedWeight = loaded[0]
-        if len(loaded) > 1:
-            quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
-            weight = stack(quantized) if quantized else torch.cat(loaded)  # type: ignore[arg-type]
-        kernels = self._kernels
-        layer = make_linear(weights, layers[0], weight, bias, kernels, out_sizes=out_sizes, share=share)
-        return adapted(weights, layer, layers, kernels, in_size=in_size, out_sizes=out_sizes, share=share)
+        has_bias = self._config.has_bias if has_bias is None else has_bias
+        is_transposed = self._config.names.is_transposed and not weights.is_quantized(layers[0])
+        load = _load_transposed if is_transposed else load_projection
+        return load(
+            *(weights, layers, self._kernels),
+            in_size=in_size,
+            out_sizes=out_sizes,
+            has_bias=has_bias,
+            share=share,
+        )
 
     def summed(self, name: str, out_size: int, in_size: int, inputs: range) -> Callable[[Tensor], Tensor]:
         """Load a linear layer of which this rank has the part of these inputs."""
@@ -243,14 +234,31 @@ class _Tensors:
 
         return load_summed(load, self._ranks, inputs, has_bias=self._config.has_bias)
 
-    def _load(self, piece: Piece, in_size: int, share: Share) -> Tensor | QuantizedWeight:
-        if not self._config.names.is_transposed or self._weights.is_quantized(piece.layer):
-            return load_piece(self._weights, piece, in_size, share)
-        part = piece.rows or share.columns
-        stored = self._weights.load(
-            f"{piece.layer}.weight",
-            (in_size, piece.out_size),
-            self._weights.linear_dtype,
+
+def _load_transposed(
+    weights: WeightReader,
+    layers: Sequence[str],
+    kernels: LayerKernels,
+    *,
+    in_size: int,
+    out_sizes: Sequence[int],
+    has_bias: bool,
+    share: Share,
+) -> AnyLinear:
+    """Load a layer of one name, stored `[in_features, out_features]`, as `load_projection` does."""
+    (name,) = layers
+    bias = load_bias(weights, find_pieces(layers, out_sizes, share)) if has_bias else None
+    read = share_to_read(weights, name, share)
+    parts = [piece.rows or read.columns for piece in find_pieces(layers, out_sizes, read)]
+    stored = [
+        weights.load(
+            f"{name}.weight",
+            (in_size, sum(out_sizes)),
+            weights.linear_dtype,
             part and Part(1 - part.axis, part.indices),
         )
-        return stored.T.contiguous()
+        for part in parts
+    ]
+    weight = torch.cat([one.T for one in stored])
+    layer = make_linear(weights, name, weight, bias, kernels, out_sizes=out_sizes, share=share)
+    return adapted(weights, layer, layers, kernels, in_size=in_size, out_sizes=out_sizes, share=share)

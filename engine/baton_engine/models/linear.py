@@ -310,7 +310,7 @@ def load_plain_projection(
         load = partial(load_plain_projection, weights, kernels=kernels, in_size=in_size, has_bias=has_bias)
         return SideBySide([load([name], out_sizes=[size], share=part) for name, size, part in each], kernels)
     pieces = find_pieces(layers, out_sizes, share)
-    bias = _load_bias(weights, pieces) if has_bias else None
+    bias = load_bias(weights, pieces) if has_bias else None
     if not any(map(weights.is_quantized, layers)):
         read = share_to_read(weights, layers[0], share)
         wanted = find_pieces(layers, out_sizes, read)
@@ -330,7 +330,8 @@ def load_plain_projection(
     return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)
 
 
-def _load_bias(weights: WeightReader, pieces: Sequence[Piece]) -> Tensor:
+def load_bias(weights: WeightReader, pieces: Sequence[Piece]) -> Tensor:
+    """Return the biases `[num_rows]` of pieces, one after another."""
     return weights.load_stacked(
         [f"{piece.layer}.bias" for piece in pieces],
         [(piece.out_size,) for piece in pieces],

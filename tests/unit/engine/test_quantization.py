@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
 from baton_kernels.reference.quantized_product import dequantize
 from baton_kernels.selection import select_kernels
+from tests.models import change_config
 from tests.unit.engine.test_batch_invariance import PROMPT, Machine, mixed_steps
 
 ModelFolder = Callable[[str], Path]
@@ -127,6 +130,45 @@ def test_a_checkpoint_of_fp8_computes_what_its_codes_stand_for(
     codes = Machine(folder, kernels=select_kernels("cpu")).logits(PROMPT, len(PROMPT))
     plain = Machine(model_folder("llama"), kernels=select_kernels("cpu")).logits(PROMPT, len(PROMPT))
     assert 1e-4 < (codes - plain).norm() / plain.norm() < 0.4
+
+
+@pytest.mark.parametrize("variant", ["llama", "opt"])
+def test_query_key_and_value_need_not_be_stored_alike(
+    variant: str, model_folder: ModelFolder, tmp_path: Path
+) -> None:
+    """Queries have 8-bit floats, keys integers and values neither."""
+    plain, codes = (Path(shutil.copytree(model_folder(variant), tmp_path / name)) for name in "pc")
+    values = load_file(plain / "model.safetensors")
+    stored = dict(values)
+    for name, tensor in values.items():
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            dtype, largest = (torch.float8_e4m3fn, 448) if "q_proj" in name else (torch.int8, 127)
+            scale = tensor.abs().max() / largest
+            stored[name], stored[f"{name}_scale"] = (tensor / scale).to(dtype), scale
+            values[name] = stored[name].float() * scale
+    save_file(values, plain / "model.safetensors")
+    save_file(stored, codes / "model.safetensors")
+    groups = {
+        "0": {"targets": ["re:.*q_proj"], "weights": {"type": "float"}},
+        "1": {"targets": ["re:.*k_proj"], "weights": {"type": "int"}},
+    }
+    method = {"quant_method": "compressed-tensors", "format": "naive-quantized"}
+    change_config(codes, quantization_config={**method, "config_groups": groups})
+    found, expected = (
+        Machine(folder, kernels=select_kernels("cpu")).logits(PROMPT, len(PROMPT))
+        for folder in (codes, plain)
+    )
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["llama", "opt"])
+def test_each_of_query_key_and_value_may_be_ignored(variant: str, model_folder: ModelFolder) -> None:
+    settings = EngineSettings(model=str(model_folder(variant)), quantization="fp8_per_tensor")
+    num_bytes = [
+        load_model(replace(settings, quantization_config={"ignore": ignore})).weight_bytes
+        for ignore in ([], ["*.q_proj"], ["*.q_proj", "*.v_proj"])
+    ]
+    assert num_bytes == sorted(set(num_bytes))
 
 
 @pytest.mark.parametrize(
