@@ -362,7 +362,7 @@ def _kv_spec(
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
     scales: tuple[tuple[float, float], ...] = ()
     if dtype.itemsize == 1 and not settings.has_dummy_weights:
-        scales = read_kv_scales(weights, sum(len(group.layers) for group in spec.groups))
+        scales = read_kv_scales(weights, sum(len(group.layers) for group in spec.groups), config)
     attention = kernels.attention
     return replace(spec, k_axes=attention.k_axes, v_axes=attention.v_axes, scales=scales)
 

@@ -117,6 +117,13 @@ class LearnedPositionsConfig:
     def head_dim(self) -> int:
         return self.hidden_size // self.num_heads
 
+    @property
+    def attention_modules(self) -> tuple[str, ...]:
+        """Names that the modules of attention may have, `{}` for the layer's number."""
+        names = self.names
+        module = names.qkv[0].rpartition(".")[0]
+        return tuple(f"{prefix}{names.layers}.{{}}.{module}" for prefix in names.prefixes)
+
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """Return the shape of this model's KV blocks; `dtype` is the cache's dtype by torch's name."""
         return KVSpec(
