@@ -5,12 +5,18 @@ Source: auto-round 0.16: `packing_format` says which of the layouts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.awq import AwqLayer
-from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
+from baton_engine.checkpoint.quantization.exclusions import (
+    NamePattern,
+    compile_regex,
+    is_within,
+    read_names,
+)
 from baton_engine.checkpoint.quantization.fp8 import Fp8Blocks
 from baton_engine.checkpoint.quantization.gptq import GptqLayer
 from baton_engine.checkpoint.quantization.layer_format import LayerFormat
@@ -24,6 +30,8 @@ _PACKINGS: Final = (
     *("auto_round", "auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq"),
     *(_MX, _FP8),
 )
+_SPECIAL: Final = frozenset("*+?^$()[]{}|\\")
+"""Characters that make an expression of a name in `extra_config`."""
 _UNQUANTIZED_BITS: Final = 16
 _MX_LAYERS: Final = {4: (InputElement.E2M1, "weight_packed"), 8: (InputElement.E4M3, "weight")}
 """By the bits of weights: their element, and the name of the tensor of the codes."""
@@ -35,15 +43,19 @@ class AutoRoundQuantization:
     """The quantization of a whole checkpoint."""
 
     layer: LayerFormat
-    layers: tuple[tuple[str, LayerFormat | None], ...]
+    layers: Mapping[str, LayerFormat | None]
     """Ways of storing of single layers; None leaves one as it is."""
+    patterns: tuple[tuple[NamePattern, LayerFormat | None], ...] = ()
+    """Ways of storing of layers in whose names an expression occurs; the first one counts."""
     blocks: tuple[str, ...]
     """Modules whose layers are quantized; empty is all but the head."""
     method: str = "auto-round"
 
     def layer_format(self, name: str) -> LayerFormat | None:
-        for layer, stored in self.layers:
-            if name == layer:
+        if name in self.layers:
+            return self.layers[name]
+        for pattern, stored in self.patterns:
+            if pattern.occurs_in(name):
                 return stored
         is_named = is_within(name, self.blocks) if self.blocks else name != "lm_head"
         return self.layer if is_named else None
@@ -61,18 +73,27 @@ def read_auto_round(fields: ConfigFields) -> AutoRoundQuantization:
     blocks = fields.raw("block_name_to_quantize")
     if isinstance(blocks, str):
         fields = fields.updated({"block_name_to_quantize": [one.strip() for one in blocks.split(",")]})
-    layers = []
+    layers: dict[str, LayerFormat | None] = {}
+    patterns = []
     own = fields.section("extra_config")
     for name in own.names() if own else ():
         assert own is not None
         settings = own.section(name)
-        if settings is not None:
-            layers.append((name, _read_layer(settings, packing, fields)))
+        if settings is None:
+            continue
+        stored = _read_layer(settings, packing, fields)
+        if _SPECIAL.isdisjoint(name):
+            layers[name] = stored
+        else:
+            patterns.append((compile_regex(fields, "extra_config", name), stored))
     default = _read_layer(fields, packing, fields)
     if default is None:
         raise fields.refuse("bits", fields.raw("bits"), "2, 3, 4, 8")
     return AutoRoundQuantization(
-        layer=default, layers=tuple(layers), blocks=read_names(fields, "block_name_to_quantize")
+        layer=default,
+        layers=layers,
+        patterns=tuple(patterns),
+        blocks=read_names(fields, "block_name_to_quantize"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -51,7 +51,7 @@ def matches_glob(name: str, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamePattern:
-    """A regular expression of a config.json, which matches the beginning of layers' names."""
+    """A regular expression of a config.json, for layers' names."""
 
     key: str
     """The field that has it."""
@@ -63,8 +63,19 @@ class NamePattern:
         Raises:
             InvalidModelError: that takes longer than any expression for names does.
         """
+        return self._finds(self.expression.match, name)
+
+    def occurs_in(self, name: str) -> bool:
+        """Say whether there is a match anywhere in a layer's name.
+
+        Raises:
+            InvalidModelError: as `matches`.
+        """
+        return self._finds(self.expression.search, name)
+
+    def _finds(self, find: Callable[..., object], name: str) -> bool:
         try:
-            return self.expression.match(name, timeout=_MATCH_WITHIN_S) is not None
+            return find(name, timeout=_MATCH_WITHIN_S) is not None
         except TimeoutError:
             text = (
                 f"{self.key} holds {self.expression.pattern!r:.200}, which takes over {_MATCH_WITHIN_S:g} s"
