@@ -1,6 +1,6 @@
 """Checkpoints of `quant_method` "auto-round" or "intel/auto-round", in the layouts of other formats.
 
-Source: auto-round 0.16: `packing_format` says which of the layouts.
+Source: auto-round 0.16: `packing_format` says which of the layouts; files without it have AutoGPTQ's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from baton_kernels.interface.quantized import InputElement, InputRounding, Scale
 
 _MX: Final = "auto_round:llm_compressor"
 _FP8: Final = "auto_round:fp8"
-_PACKINGS: Final = (
-    *("auto_round", "auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq"),
-    *(_MX, _FP8),
-)
+_GPTQ: Final = "auto_round:auto_gptq"
+_AWQ: Final = "auto_round:auto_awq"
+_PACKINGS: Final = ("auto_round", _GPTQ, "auto_round:gptqmodel", _AWQ, _MX, _FP8)
+_OTHER_NAMES: Final = {"auto": _GPTQ, "auto_round:gptq": _GPTQ, "auto_round:awq": _AWQ}
 _SPECIAL: Final = frozenset("*+?^$()[]{}|\\")
 """Characters that make an expression of a name in `extra_config`."""
 _UNQUANTIZED_BITS: Final = 16
@@ -67,9 +67,8 @@ def read_auto_round(fields: ConfigFields) -> AutoRoundQuantization:
     Raises:
         InvalidModelError: a value is none that can be followed.
     """
-    packing = fields.choice("packing_format", _PACKINGS, "")
-    if packing not in _PACKINGS:
-        raise fields.refuse("packing_format", packing or None, ", ".join(_PACKINGS))
+    packing = fields.choice("packing_format", (*_PACKINGS, *_OTHER_NAMES), _GPTQ)
+    packing = _OTHER_NAMES.get(packing, packing)
     blocks = fields.raw("block_name_to_quantize")
     if isinstance(blocks, str):
         fields = fields.updated({"block_name_to_quantize": [one.strip() for one in blocks.split(",")]})
@@ -108,13 +107,13 @@ def _read_layer(fields: ConfigFields, packing: str, defaults: ConfigFields) -> L
         return _read_fp8(fields, defaults)
     chosen = fields if fields.raw("group_size") is not None else defaults
     group_size = -1 if chosen.raw("group_size") == -1 else chosen.integer("group_size", 128)
-    if packing == "auto_round:auto_awq":
+    if packing == _AWQ:
         if bits != 4:
             raise fields.refuse("bits", bits, "4, packed as AWQ")
         return AwqLayer(group_size=group_size)
     if bits not in (2, 3, 4, 8):
         raise fields.refuse("bits", bits, "2, 3, 4, 8")
-    return GptqLayer(bits=bits, group_size=group_size, is_v1=packing == "auto_round:auto_gptq")
+    return GptqLayer(bits=bits, group_size=group_size, is_v1=packing == _GPTQ)
 
 
 def _read_mx(fields: ConfigFields, defaults: ConfigFields, bits: int) -> LayerFormat:

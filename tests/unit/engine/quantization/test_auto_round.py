@@ -12,9 +12,16 @@ from baton_engine.checkpoint.quantization.auto_round import read_auto_round
 
 
 @pytest.mark.parametrize(
-    ("packing", "zero"), [("auto_round", 7), ("auto_round:gptqmodel", 7), ("auto_round:auto_gptq", 8)]
+    ("packing", "zero"),
+    [
+        ("auto_round", 7),
+        ("auto_round:gptqmodel", 7),
+        ("auto_round:auto_gptq", 8),
+        ("auto_round:gptq", 8),
+        (None, 8),
+    ],
 )
-def test_zero_points_are_those_of_the_packing(packing: str, zero: int) -> None:
+def test_zero_points_are_those_of_the_packing(packing: str | None, zero: int) -> None:
     """Two packings store them as they are, that of AutoGPTQ less 1."""
     fields = ConfigFields("config.json", {"bits": 4, "group_size": 32, "packing_format": packing})
     layer = read_auto_round(fields).layer_format("model.layers.0.self_attn.q_proj")
