@@ -31,6 +31,7 @@ _SCHEMES: Final = ("per_tensor", "per_channel", "per_group", "per_block")
 _LINEAR: Final = ("Linear", "nn.Linear", "torch.nn.Linear", "<class 'torch.nn.modules.linear.Linear'>")
 _AXES: Final = {"per_channel": (0, 1), "per_group": (-1, 1)}
 """Axes along which scales may differ: of outputs, of the tokens of inputs, and of groups of inputs."""
+_QUERIES: Final = "*q_proj"
 _MX_GROUP: Final = 32
 _NVFP4_GROUP: Final = 16
 
@@ -61,9 +62,10 @@ def read_quark(fields: ConfigFields) -> QuarkQuantization:
     if export is None:
         raise fields.refuse("export", fields.raw("export"), "how the weights are packed")
     export.choice("weight_format", ("real_quantized",), "real_quantized")
+    cached = read_names(export, "kv_cache_group")
     reader = _Reader(
         is_reordered=export.choice("pack_method", ("reorder", "order"), "reorder") == "reorder",
-        kv_cache_patterns=read_names(export, "kv_cache_group"),
+        attention_patterns=(*cached, _QUERIES) if cached else (),
     )
     by_name = fields.section("layer_quant_config")
     layers = []
@@ -98,7 +100,8 @@ class _Reader:
     """Reads the schemes of layers."""
 
     is_reordered: bool
-    kv_cache_patterns: Sequence[str]
+    attention_patterns: Sequence[str]
+    """Layers whose outputs may be rounded: those of the KV cache and, where it is, those of queries."""
 
     def read(self, fields: ConfigFields, key: str) -> LayerFormat | None:
         """Return how the layers are stored that the section `key` describes; None leaves them as they are."""
@@ -107,9 +110,9 @@ class _Reader:
             return None
         if config.raw("bias") is not None:
             raise config.refuse("bias", config.raw("bias"), "null")
-        cache = _read_specs(config, "output_tensors")
-        is_cache = key in self.kv_cache_patterns and [spec.dtype for spec in cache] == ["fp8_e4m3"]
-        if cache and not is_cache:
+        outputs = _read_specs(config, "output_tensors")
+        is_attention = any(fnmatchcase(key, pattern) for pattern in self.attention_patterns)
+        if outputs and not (is_attention and [spec.dtype for spec in outputs] == ["fp8_e4m3"]):
             allowed = "null, or fp8_e4m3 for the KV cache"
             raise config.refuse("output_tensors", config.raw("output_tensors"), allowed)
         weights, inputs = _read_specs(config, "weight"), _read_specs(config, "input_tensors")
@@ -193,8 +196,9 @@ def _read_spec(fields: ConfigFields) -> _Spec:
     axis = fields.raw("ch_axis")
     if axis not in (None, *_AXES.get(scheme, (axis,))):
         raise fields.refuse("ch_axis", axis, f"with {scheme}: {', '.join(map(str, _AXES[scheme]))}")
-    if fields.raw("scale_calculation_mode") not in (None, "even"):
-        raise fields.refuse("scale_calculation_mode", fields.raw("scale_calculation_mode"), "even")
+    is_dynamic, mode = fields.boolean("is_dynamic", False), fields.raw("scale_calculation_mode")
+    if is_dynamic and mode not in (None, "even"):
+        raise fields.refuse("scale_calculation_mode", mode, "even, where scales are not stored")
     group_size, blocks = None, PER_TENSOR
     if scheme == "per_group":
         group_size = fields.integer("group_size")
@@ -211,7 +215,7 @@ def _read_spec(fields: ConfigFields) -> _Spec:
         group_size=group_size,
         blocks=blocks,
         is_symmetric=fields.boolean("symmetric", True),
-        is_dynamic=fields.boolean("is_dynamic", False),
+        is_dynamic=is_dynamic,
     )
 
 
