@@ -21,7 +21,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.adapter_places import AdapterPlaces
-from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
+from baton_engine.checkpoint.quantization.fp8 import Fp8Quantization
 from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
@@ -106,8 +106,8 @@ class WeightReader:
         self.folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries = (names or _with_prefix)(read_tables(self._files(folder)))
-        if quantization is not None and quantization.method == "fp8":
-            self._entries = separate_fp8_experts(self._entries)
+        if isinstance(quantization, Fp8Quantization):
+            self._entries = quantization.arrange(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""

@@ -132,6 +132,31 @@ def test_a_checkpoint_of_fp8_computes_what_its_codes_stand_for(
     assert 1e-4 < (codes - plain).norm() / plain.norm() < 0.4
 
 
+@pytest.mark.parametrize("scheme", ["dynamic", "static"])
+def test_names_that_transformers_has_for_scales_of_whole_weights_mean_the_same(
+    scheme: str, model_folder: ModelFolder, tmp_path: Path
+) -> None:
+    usual = fp8_checkpoint(model_folder("llama"), tmp_path / "usual", None)
+    config = json.loads((usual / "config.json").read_text())["quantization_config"]
+    tensors = load_file(usual / "model.safetensors")
+    if scheme == "static":
+        scales = [name for name in tensors if name.endswith("weight_scale")]
+        tensors |= {name.replace("weight_scale", "input_scale"): torch.tensor(0.02) for name in scales}
+    renamed = {
+        name.replace("weight_scale", "weight_scale_inv").replace("input_scale", "activation_scale"): tensor
+        for name, tensor in tensors.items()
+    }
+    other = Path(shutil.copytree(usual, tmp_path / "other"))
+    for folder, stored in ((usual, tensors), (other, renamed)):
+        change_config(folder, quantization_config={**config, "activation_scheme": scheme})
+        save_file(stored, folder / "model.safetensors")
+    found, expected = (
+        Machine(folder, kernels=select_kernels("cpu")).logits(PROMPT, len(PROMPT))
+        for folder in (other, usual)
+    )
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("variant", ["llama", "opt"])
 def test_query_key_and_value_need_not_be_stored_alike(
     variant: str, model_folder: ModelFolder, tmp_path: Path

@@ -14,12 +14,16 @@ from torch import Tensor
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
+from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
 from baton_engine.checkpoint.quantization.stored_inputs import StoredInputs
+from baton_engine.checkpoint.weight_files import TensorEntry
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _SCHEMES: Final = ("dynamic", "static")
 _SCALES: Final = (*FLOATS, "F8_E8M0")
+_TRANSFORMERS_NAMES: Final = {"weight_scale_inv": "weight_scale", "activation_scale": "input_scale"}
+"""Names that Transformers has for the scales of one weight and of its inputs, each with the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,21 @@ class Fp8Quantization:
 
     def layer_format(self, name: str) -> LayerFormat | None:
         return None if is_within(name, self.ignored) or name == "lm_head" else self.scheme
+
+    def arrange(self, entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+        """Return tensors by the names of the scheme, also those that Transformers wrote, and experts apart.
+
+        Raises:
+            InvalidModelError: as `separate_fp8_experts`.
+        """
+        separate = separate_fp8_experts(entries)
+        return {self._usual_name(name): entry for name, entry in separate.items()}
+
+    def _usual_name(self, name: str) -> str:
+        layer, _, part = name.rpartition(".")
+        if isinstance(self.scheme, Fp8Blocks) or part not in _TRANSFORMERS_NAMES:
+            return name
+        return f"{layer}.{_TRANSFORMERS_NAMES[part]}"
 
 
 def read_fp8(fields: ConfigFields) -> Fp8Quantization:
