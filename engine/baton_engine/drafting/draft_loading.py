@@ -138,6 +138,7 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
             speculative=None,
             quantization=None,
             quantization_config=None,
+            int4_w4a8=False,
             parallel=ParallelSizes(),
             logits_processors=(),
             config_overrides={},

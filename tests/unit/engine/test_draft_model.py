@@ -112,10 +112,11 @@ def test_another_vocabulary_is_refused_before_anything_is_loaded(folder: Path, t
     with pytest.raises(InvalidConfigError, match="it has 640"):
         plan_drafts(EngineSettings(model=str(folder), speculative=config))
     same = read_speculative_config({"model": str(folder), "num_speculative_tokens": 2})
-    plan = plan_drafts(EngineSettings(model=str(folder), speculative=same))
+    plan = plan_drafts(EngineSettings(model=str(folder), speculative=same, int4_w4a8=True))
     assert plan is not None
     assert plan.head is None
     assert (plan.settings.model, plan.settings.speculative) == (str(folder), None)
+    assert not plan.settings.int4_w4a8
     memory, model = plan.memory(), read_model_config(folder).kv_spec(32, "float32")
     assert memory.block_bytes == len(model.groups) * model.block_bytes
     assert memory.weight_bytes == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.05)
