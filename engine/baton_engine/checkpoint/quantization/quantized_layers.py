@@ -67,7 +67,7 @@ class QuantizedLayers:
         Raises:
             InvalidModelError: as the constructor.
         """
-        stored = _stored_tensors(self._format(layer), out_features, in_features, num_fused)
+        stored = self._stored_tensors(layer, self._format(layer), (out_features, in_features), num_fused)
         return tuple(part for part, one in stored.items() if self._is_there(tensor_name(layer, part), one))
 
     def decode(
@@ -96,7 +96,7 @@ class QuantizedLayers:
         try:
             weight = self._format(layer).decode(tensors, out_features, in_features)
         except (ValueError, InvalidModelError) as error:
-            raise InvalidModelError(f"layer {layer}: {error}") from error
+            raise self._refusal(layer, error) from error
         if not weight.scales.float().any():
             raise InvalidModelError(f"layer {layer}: all scales are 0; allowed: scales of its weights")
         return weight
@@ -134,7 +134,7 @@ class QuantizedLayers:
         sizes = layer_format.sizes(shape)
         if sizes is None:
             return
-        stored = _stored_tensors(layer_format, *sizes, num_fused)
+        stored = self._stored_tensors(layer, layer_format, sizes, num_fused)
         for part, one in stored.items():
             self._is_there(tensor_name(layer, part), one)
         for part in self._parts[layer]:
@@ -143,6 +143,26 @@ class QuantizedLayers:
                     f"{codes.path}: tensor {tensor_name(layer, part)} is unknown beside quantized weights; "
                     f"allowed: {', '.join(stored)}"
                 )
+
+    def _stored_tensors(
+        self, layer: str, layer_format: LayerFormat, sizes: tuple[int, int], num_fused: int | None
+    ) -> Mapping[str, StoredTensor]:
+        try:
+            stored = layer_format.tensors(*sizes)
+        except InvalidModelError as error:
+            raise self._refusal(layer, error) from error
+        if num_fused is None:
+            return stored
+        return {
+            part: one if one.shape is None else replace(one, shape=(num_fused, *one.shape))
+            for part, one in stored.items()
+        }
+
+    def _refusal(self, layer: str, error: Exception) -> InvalidModelError:
+        """Return an error of a layer's format with the names of the layer and of the file with its codes."""
+        codes = self._entries.get(tensor_name(layer, self._format(layer).codes_name))
+        where = "" if codes is None else f"{codes.path}: "
+        return InvalidModelError(f"{where}layer {layer}: {error}")
 
     def _is_there(self, name: str, stored: StoredTensor) -> bool:
         """Say whether a tensor is there, after checking its dtype and shape."""
@@ -161,18 +181,6 @@ class QuantizedLayers:
                 f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(stored.shape)}"
             )
         return True
-
-
-def _stored_tensors(
-    layer_format: LayerFormat, out_features: int, in_features: int, num_fused: int | None
-) -> Mapping[str, StoredTensor]:
-    stored = layer_format.tensors(out_features, in_features)
-    if num_fused is None:
-        return stored
-    return {
-        part: one if one.shape is None else replace(one, shape=(num_fused, *one.shape))
-        for part, one in stored.items()
-    }
 
 
 def _divide_shape(codes_name: str, shape: tuple[int, ...]) -> tuple[int | None, tuple[int, ...]]:

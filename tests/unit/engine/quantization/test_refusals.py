@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from baton_engine.checkpoint.quantization.fp8 import Fp8Tensor
 from baton_engine.checkpoint.quantization.layouts import PER_TENSOR, ByteCodes
 from baton_engine.checkpoint.quantization.stored_inputs import AS_THEY_ARE, StoredInputs
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding
-from tests.quantized_reference import FIXTURES
+from tests.models import change_config
+from tests.quantized_reference import FIXTURES, quantized_weights
 
 WEIGHT, INPUTS = "global_quant_config.weight", "global_quant_config.input_tensors"
 OUTPUTS = "global_quant_config.output_tensors"
@@ -93,6 +96,18 @@ def test_a_value_is_refused_by_its_key(name: str, place: str, value: Any, messag
     with pytest.raises(InvalidModelError, match=re.escape(message)) as raised:
         read_quantization(ConfigFields("config.json", config), FIXTURES / name)
     assert "; allowed: " in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["gptq-v1", "autoawq"])
+def test_a_size_that_a_format_does_not_have_is_refused_by_layer_and_file(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / name, tmp_path / "model"))
+    section = json.loads((folder / "config.json").read_text())["quantization_config"]
+    change_config(folder, quantization_config={**section, "group_size": 512})
+    where = rf"{folder}/model\.safetensors: layer model\.layers\.0\.\S+"
+    with pytest.raises(
+        InvalidModelError, match=rf"^{where}: in_features is \d+; allowed: a multiple of 512$"
+    ):
+        quantized_weights(folder)
 
 
 def test_an_expression_that_backtracks_for_ever_is_refused_by_name() -> None:
