@@ -93,8 +93,12 @@ def _server(host: str, port: int, probes: Probes, tls: ssl.SSLContext | None) ->
 
         def do_POST(self) -> None:
             server.silent.pop(self.request, None)
-            is_local = _is_loopback(self.client_address[0])
-            answer = probes.post(self._asked, self.headers.get(AUTHORIZATION, ""), is_local=is_local)
+            answer = probes.post(
+                self._asked,
+                self.headers.get(AUTHORIZATION, ""),
+                is_local=_is_loopback(self.client_address[0]),
+                is_page="Origin" in self.headers or "Sec-Fetch-Site" in self.headers,
+            )
             self.close_connection = True  # a body, if there is one, is not read
             self._reply(*answer)
 

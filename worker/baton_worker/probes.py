@@ -82,14 +82,21 @@ class Probes:
             return HTTPStatus.NOT_FOUND, f"allowed: {', '.join(_PATHS)}\n".encode()
         return self._within_time(lambda: self._get(path))
 
-    def post(self, path: str, authorization: str, *, is_local: bool) -> Answer:
-        """Answer a POST; `is_local` says that it comes from this machine."""
+    def post(self, path: str, authorization: str, *, is_local: bool, is_page: bool = False) -> Answer:
+        """Answer a POST.
+
+        Args:
+            is_local: it comes from this machine.
+            is_page: it comes from a page in a browser; the worker has no pages of its own.
+        """
         if self._drain_keys.tenant(authorization) is None:
             return HTTPStatus.UNAUTHORIZED, b"allowed: Authorization: Bearer and a key of this worker\n"
         if path != _DRAIN:
             return HTTPStatus.NOT_FOUND, f"allowed with POST: {_DRAIN}\n".encode()
         if not is_local:
             return HTTPStatus.FORBIDDEN, b"allowed: a call over the loopback interface\n"
+        if is_page:
+            return HTTPStatus.FORBIDDEN, b"allowed: a call without Origin and Sec-Fetch-Site, of no page\n"
         if self._drain is None:
             return HTTPStatus.SERVICE_UNAVAILABLE, f"{STARTING}\n".encode()
         drain = self._drain

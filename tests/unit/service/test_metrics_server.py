@@ -7,8 +7,10 @@ import http.client
 import json
 import ssl
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -43,13 +45,18 @@ class Service:
 
 
 def get(
-    port: int, path: str, method: str = "GET", *, trusted: ssl.SSLContext | None = None
+    port: int,
+    path: str,
+    method: str = "GET",
+    *,
+    trusted: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     if trusted is not None:
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=trusted)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         response = connection.getresponse()
         return response.status, response.read().decode()
     finally:
@@ -195,6 +202,18 @@ def test_a_drain_needs_a_key_and_a_worker() -> None:
             assert answers.post("/nothing", "Bearer secret", is_local=True)[0] == 404
             asked = await asyncio.to_thread(answers.post, "/drain", "Bearer secret", is_local=True)
             assert (asked[0], OpenWork(**json.loads(asked[1]))) == (200, work)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_a_page_in_a_browser_drains_no_worker(headers: dict[str, str]) -> None:
+    async def scenario() -> None:
+        answers = open_probes()
+        answers.watch(Service(), lambda: pytest.fail("the worker drains"))
+        with serving_metrics("127.0.0.1", 0, answers) as server:
+            asked = await asyncio.to_thread(get, server.port, "/drain", "POST", headers=headers)
+            assert asked == (403, "allowed: a call without Origin and Sec-Fetch-Site, of no page\n")
 
     asyncio.run(scenario())
 
