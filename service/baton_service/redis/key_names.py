@@ -17,6 +17,8 @@ _KINDS: Final = {
     "adapters": "hash",
     "responses": "zset",
     "response-sizes": "hash",
+    "response-numbers": "zset",
+    "response-bytes": "zset",
     "response-changes": "stream",
 }
 """The type that Redis has of each key, by the part of its name after the namespace."""
@@ -88,6 +90,16 @@ class Keys:
     def response_sizes(self) -> str:
         """Hash: the bytes of each response, and under the empty name of all together."""
         return f"{self.namespace}:response-sizes"
+
+    @property
+    def response_numbers(self) -> str:
+        """Sorted set of the tenants that hold responses, by their number."""
+        return f"{self.namespace}:response-numbers"
+
+    @property
+    def response_bytes(self) -> str:
+        """Sorted set of the tenants that hold responses, by their bytes."""
+        return f"{self.namespace}:response-bytes"
 
     @property
     def response_changes(self) -> str:

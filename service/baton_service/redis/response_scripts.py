@@ -1,7 +1,8 @@
 """Lua scripts of the responses that routers keep: each runs in Redis as one transaction, by its clock.
 
 All begin with the same keys and arguments. The index orders responses by age; the hash of sizes has the bytes
-of each, and under the empty name those of all. What grows drops the oldest responses until all are in bounds.
+of each, and under the empty name those of all; two sorted sets have how many responses each tenant holds, and
+their bytes. What grows drops responses of the tenant that holds the most until all are in bounds.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 _BEGIN: Final = """
--- KEYS responses sizes changes
+-- KEYS responses sizes changes tenants_by_number tenants_by_bytes
 -- ARGV prefix events_prefix name max_responses max_bytes age_ms lease_ms
-local index, sizes, changes = KEYS[1], KEYS[2], KEYS[3]
+local index, sizes, changes, by_number, by_bytes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local name, age_ms, lease_ms = ARGV[3], tonumber(ARGV[6]), tonumber(ARGV[7])
 local response, events = ARGV[1] .. name, ARGV[2] .. name
 local time = redis.call('TIME')
@@ -20,31 +21,68 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZCARD', index)
 redis.call('HLEN', sizes)
 redis.call('XLEN', changes)
+redis.call('ZCARD', by_number)
+redis.call('ZCARD', by_bytes)
 
 local function count(one, num_bytes)
-  if type(redis.pcall('HINCRBY', sizes, one, num_bytes)) == 'table' then redis.call('DEL', sizes) end
+  if type(redis.pcall('HINCRBY', sizes, one, num_bytes)) == 'table' then
+    redis.call('DEL', sizes, by_number, by_bytes)
+  end
+end
+
+local function count_of_tenant(one, number, num_bytes)
+  local tenant = string.match(one, '[^:]*')
+  for holders, added in pairs({[by_number] = number, [by_bytes] = num_bytes}) do
+    redis.call('ZINCRBY', holders, added, tenant)
+    redis.call('ZREMRANGEBYSCORE', holders, '-inf', 0)
+  end
 end
 
 local function forget(one)
   local size = tonumber(redis.call('HGET', sizes, one))
   if size then
     count('', -size)
+    count_of_tenant(one, -1, -size)
     redis.call('HDEL', sizes, one)
   end
   redis.call('ZREM', index, one)
   return redis.call('DEL', ARGV[1] .. one, ARGV[2] .. one)
 end
 
+-- Returns the oldest response of the tenant that holds the most; one in progress only if it has no other.
+local function first_to_go(holders)
+  local tenant = (redis.call('ZREVRANGE', holders, 0, 0)[1] or '') .. ':'
+  local oldest, start = nil, 0
+  while true do
+    local names = redis.call('ZRANGE', index, start, start + 63)
+    if not names[1] then return oldest or redis.call('ZRANGE', index, 0, 0)[1] end
+    for _, one in ipairs(names) do
+      if string.sub(one, 1, #tenant) == tenant then
+        local known = redis.pcall('HMGET', ARGV[1] .. one, 'status', 'leased_until')
+        if known[1] ~= 'in_progress' or (tonumber(known[2]) or 0) <= now_ms then return one end
+        oldest = oldest or one
+      end
+    end
+    start = start + #names
+  end
+end
+
 local function grow(num_bytes)
   count(name, num_bytes)
   count('', num_bytes)
+  count_of_tenant(name, 0, num_bytes)
   while true do
     local oldest = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
-    if not oldest[1] then return redis.call('DEL', sizes) end
-    if redis.call('ZCARD', index) <= tonumber(ARGV[4])
-      and (tonumber(redis.call('HGET', sizes, '')) or 0) <= tonumber(ARGV[5])
-      and tonumber(oldest[2]) >= now_ms - age_ms then return end
-    forget(oldest[1])
+    if not oldest[1] then return redis.call('DEL', sizes, by_number, by_bytes) end
+    if tonumber(oldest[2]) < now_ms - age_ms then
+      forget(oldest[1])
+    elseif redis.call('ZCARD', index) > tonumber(ARGV[4]) then
+      forget(first_to_go(by_number))
+    elseif (tonumber(redis.call('HGET', sizes, '')) or 0) > tonumber(ARGV[5]) then
+      forget(first_to_go(by_bytes))
+    else
+      return
+    end
   end
 end
 
@@ -64,8 +102,9 @@ redis.call('HSET', response, 'maker', ARGV[8], 'has_events', ARGV[9], 'body', AR
   'status', 'in_progress', 'num_events', 0, 'num_event_bytes', 0, 'leased_until', now_ms + lease_ms)
 redis.call('PEXPIRE', response, age_ms)
 redis.call('ZADD', index, now_ms, name)
+count_of_tenant(name, 1, 0)
 grow(size)
-for _, key in ipairs({index, sizes}) do
+for _, key in ipairs({index, sizes, by_number, by_bytes}) do
   if redis.call('PTTL', key) < age_ms then redis.call('PEXPIRE', key, age_ms) end
 end
 return redis.call('EXISTS', response)

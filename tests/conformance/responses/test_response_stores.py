@@ -74,8 +74,8 @@ async def put(store: ResponseStore, key: str, num_bytes: int = 10, *, has_events
     return maker
 
 
-async def kept(store: ResponseStore, names: str) -> str:
-    return "".join([name for name in names if await store.get(name) is not None])
+async def kept(store: ResponseStore, names: str, tenant: str = "") -> str:
+    return "".join([name for name in names if await store.get(response_key(tenant, name)) is not None])
 
 
 async def found(store: ResponseStore, name: str) -> StoredResponse:
@@ -116,24 +116,45 @@ async def status(store: ResponseStore, name: str) -> str:
 def test_the_oldest_go_first_where_bytes_or_number_or_age_are_exceeded(kind: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with stores(kind, tmp_path, num_responses=3, num_bytes=1000) as (own, other):
-            makers = {name: await put(own, name) for name in "abcd"}
+            makers = {name: await put(own, f":{name}") for name in "abcd"}
             assert await kept(other, "abcd") == "bcd"
-            makers["e"] = await put(own, "e", 900)
+            makers["e"] = await put(own, ":e", 900)
             assert await kept(other, "bcde") == "cde"
-            running = makers["e"].running
-            assert running is not None
-            assert await running.finish(b"x" * 980, "completed")
+            for name, num_bytes in (("c", 9), ("d", 9), ("e", 980)):
+                running = makers[name].running
+                assert running is not None
+                assert await running.finish(b"x" * num_bytes, "completed")
             assert await kept(other, "cde") == "de"
-            assert (await put(own, "f", 1100)).running is None, "it is larger than all may be together"
-            stored = await other.get("e", with_items=True)
+            assert (await put(own, ":f", 1100)).running is None, "it is larger than all may be together"
+            stored = await other.get(":e", with_items=True)
             assert stored is not None
             assert (stored.body, list(stored.items), stored.status) == (b"x" * 980, [b"y"], "completed")
             await until(lambda: makers["a"].is_stopped and makers["b"].is_stopped)
             assert not makers["e"].is_stopped
         async with stores(kind, tmp_path, age_s=0.1) as (own, other):
-            await put(own, "a")
+            await put(own, ":a")
             await asyncio.sleep(0.2)
             assert await kept(other, "a") == ""
+
+    run(scenario())
+
+
+@kinds
+def test_who_holds_the_most_gives_way_and_what_is_in_progress_goes_last(kind: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stores(kind, tmp_path, num_responses=4, num_bytes=1000) as (own, other):
+            ours = [await put(own, f"t:{name}") for name in "ab"]
+            theirs = {name: await put(own, f"u:{name}") for name in "cd"}
+            assert theirs["d"].running is not None
+            await theirs["d"].running.finish(b"x", "completed")
+            theirs["e"] = await put(own, "u:e", 100)
+            assert (await kept(other, "ab", "t"), await kept(other, "cde", "u")) == ("ab", "ce")
+            await put(own, "u:f", 900)
+            assert (await kept(other, "ab", "t"), await kept(other, "cef", "u")) == ("ab", "f")
+            assert (await put(own, "v:g", 985)).running is None, "the others hold less than it would"
+            assert (await kept(other, "ab", "t"), await kept(other, "f", "u")) == ("ab", "f")
+            await until(lambda: theirs["c"].is_stopped and theirs["e"].is_stopped)
+            assert not any(maker.is_stopped for maker in ours)
 
     run(scenario())
 

@@ -1,11 +1,13 @@
-"""Items of the Responses API as the messages of chats that they become."""
+"""Requests of the Responses API as the chats that they become."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+import pytest
 
+from baton_core.errors import InvalidRequestError
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import ResponsesRequest
 
@@ -49,3 +51,18 @@ def test_reasoning_text_and_calls_that_follow_each_other_are_one_message() -> No
         {"role": "assistant", "content": "Yes."},
         {"role": "developer", "content": "Go on."},
     ]
+
+
+@pytest.mark.parametrize(
+    "metadata", [{str(number): "x" for number in range(17)}, {"x" * 65: "x"}, {"x": "x" * 513}]
+)
+def test_metadata_is_bounded_as_it_is_kept(metadata: dict[str, str]) -> None:
+    allowed = "allowed: at most 16 texts of 512 characters, with names of 64"
+    with pytest.raises(InvalidRequestError, match=allowed):
+        messages_of({"role": "user", "content": "x"}, metadata=metadata)
+
+
+@pytest.mark.parametrize("name", ["user", "safety_identifier"])
+def test_labels_are_bounded_as_they_are_kept(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=rf"length <= 512 - at `\$.{name}`"):
+        messages_of({"role": "user", "content": "x"}, **{name: "x" * 513})

@@ -16,12 +16,10 @@ from baton_router.http.batches.files import (
 )
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
 from baton_router.http.calls import Call
+from baton_router.http.metadata import check_metadata
 from baton_router.http.operator_routes import Query, read_query
 
 MAX_LISTED: Final = 100
-_MAX_PAIRS: Final = 16
-_MAX_NAME: Final = 64
-_MAX_TEXT: Final = 512
 
 
 async def create_batch(call: Call[CreateBatchRequest]) -> None:
@@ -34,7 +32,7 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
     body, batches = call.body, batches_of(call)
     if body.endpoint not in batches.defaults:
         raise InvalidRequestError("endpoint", body.endpoint, ", ".join(batches.defaults))
-    _check_metadata(body.metadata or {})
+    check_metadata(body.metadata or {})
     expires = body.output_expires_after
     age_s = checked_age(call, "output_expires_after.seconds", expires.seconds) if expires else None
     file = await find_file(call, "input_file_id", body.input_file_id)
@@ -73,10 +71,3 @@ async def _find(call: Call[None]) -> Batch:
     if batch is None:
         raise not_found("batch_id", name, "batch")
     return batch
-
-
-def _check_metadata(metadata: dict[str, str]) -> None:
-    allowed = f"at most {_MAX_PAIRS} texts of {_MAX_TEXT} characters, with names of {_MAX_NAME}"
-    are_short = all(len(name) <= _MAX_NAME and len(text) <= _MAX_TEXT for name, text in metadata.items())
-    if len(metadata) > _MAX_PAIRS or not are_short:
-        raise InvalidRequestError("metadata", metadata, allowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from baton_router.http.response_stores.response_store import (
     NewEvents,
     RunningResponse,
     StoredResponse,
+    tenant_of,
 )
 from baton_router.process.http_settings import ResponseStoreLimits
 
@@ -22,9 +24,9 @@ class _Entry:
 
     key: str
     response: StoredResponse
-    stop: Callable[[], None]
     created_s: float
-    num_bytes: int
+    stop: Callable[[], None] = lambda: None
+    num_bytes: int = 0
     events: list[bytes] = field(default_factory=list)
     num_event_bytes: int = 0
     num_events: int = 0
@@ -43,6 +45,19 @@ class _Entry:
         return EventPage(first=first, events=events, num_events=self.num_events, is_over=is_over)
 
 
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """The responses of one tenant, the oldest first."""
+
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    def first_to_go(self) -> _Entry:
+        """Return the oldest response that is over, or else the oldest."""
+        finished = (entry for entry in self.entries.values() if entry.is_over)
+        return next(finished, None) or next(iter(self.entries.values()))
+
+
 class LocalResponses:
     """A `ResponseStore` in memory. `clock` returns seconds."""
 
@@ -50,6 +65,7 @@ class LocalResponses:
         self._limits = limits
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
+        self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
         self._num_bytes = 0
         self._news = NewEvents()
 
@@ -60,10 +76,12 @@ class LocalResponses:
         num_bytes = len(response.body) + sum(map(len, response.items))
         if num_bytes > self._limits.num_bytes:
             return None
-        entry = _Entry(key=key, response=response, stop=stop, created_s=self._clock(), num_bytes=num_bytes)
-        self._entries[key] = entry
-        self._num_bytes += num_bytes
-        self._evict()
+        entry = _Entry(key=key, response=response, created_s=self._clock())
+        self._entries[key] = self._tenants[tenant_of(key)].entries[key] = entry
+        self._grow(entry, num_bytes)
+        if not self._has(entry):
+            return None
+        entry.stop = stop
         return _LocalRunning(self, entry)
 
     async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:
@@ -123,6 +141,7 @@ class LocalResponses:
 
     def _grow(self, entry: _Entry, num_bytes: int) -> None:
         entry.num_bytes += num_bytes
+        self._tenants[tenant_of(entry.key)].num_bytes += num_bytes
         self._num_bytes += num_bytes
         self._news.wake(entry.key)
         self._evict()
@@ -130,7 +149,11 @@ class LocalResponses:
     def _forget(self, entry: _Entry | None) -> bool:
         if entry is None:
             return False
-        del self._entries[entry.key]
+        tenant = self._tenants[tenant_of(entry.key)]
+        del self._entries[entry.key], tenant.entries[entry.key]
+        if not tenant.entries:
+            del self._tenants[tenant_of(entry.key)]
+        tenant.num_bytes -= entry.num_bytes
         self._num_bytes -= entry.num_bytes
         self._news.wake(entry.key)
         if not entry.is_over:
@@ -141,10 +164,14 @@ class LocalResponses:
         limits = self._limits
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            is_over = len(self._entries) > limits.num_responses or self._num_bytes > limits.num_bytes
-            if not is_over and self._clock() - oldest.created_s <= limits.age_s:
+            if self._clock() - oldest.created_s > limits.age_s:
+                self._forget(oldest)
+            elif len(self._entries) > limits.num_responses:
+                self._forget(max(self._tenants.values(), key=lambda one: len(one.entries)).first_to_go())
+            elif self._num_bytes > limits.num_bytes:
+                self._forget(max(self._tenants.values(), key=lambda one: one.num_bytes).first_to_go())
+            else:
                 return
-            self._forget(oldest)
 
 
 class _LocalRunning:

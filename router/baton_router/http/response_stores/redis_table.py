@@ -34,7 +34,8 @@ class ResponseTable:
     def __init__(self, link: RedisLink, limits: ResponseStoreLimits, lease_s: float) -> None:
         keys = link.keys
         self._max_event_bytes = limits.num_event_bytes
-        self._keys = (keys.responses, keys.response_sizes, keys.response_changes)
+        holders = (keys.response_numbers, keys.response_bytes)
+        self._keys = (keys.responses, keys.response_sizes, keys.response_changes, *holders)
         self._prefixes = (keys.response_prefix, keys.response_events_prefix)
         bounds = (limits.num_responses, limits.num_bytes, 1e3 * limits.age_s, 1e3 * lease_s)
         self._bounds = tuple(map(int, bounds))
@@ -46,7 +47,7 @@ class ResponseTable:
         self._delete = link.script(DELETE_RESPONSE)
 
     async def put(self, key: str, maker: str, response: StoredResponse) -> bool:
-        """Keep a response that begins; returns False if it is too large."""
+        """Keep a response that begins; returns False if there is no room for it."""
         items = msgspec.msgpack.encode(response.items)
         arguments = self._arguments(key, maker, int(response.has_events), response.body, items)
         return bool(await self._put(self._keys, arguments))

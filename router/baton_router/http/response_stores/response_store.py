@@ -60,7 +60,9 @@ class RunningResponse(Protocol):
 
 
 class ResponseStore(Protocol):
-    """Keeps responses by their keys; where it is full, the oldest go first.
+    """Keeps responses by their keys.
+
+    Where it is full, the tenant that holds the most gives way: its oldest go first, those in progress last.
 
     Every method may raise RequestError: UNAVAILABLE, the store cannot be reached.
     """
@@ -68,7 +70,7 @@ class ResponseStore(Protocol):
     async def put(
         self, key: str, response: StoredResponse, stop: Callable[[], None]
     ) -> RunningResponse | None:
-        """Keep a response that begins; None if it is larger than the whole store.
+        """Keep a response that begins; None if it is larger than what other tenants leave of the store.
 
         `stop` is called when somebody else ends or deletes it, or when it is dropped before its end.
         """
@@ -138,3 +140,8 @@ class NewEvents:
 def response_key(tenant: str, name: str) -> str:
     """Return the key of a tenant's response; no tenant's name has a colon."""
     return f"{tenant}:{name}"
+
+
+def tenant_of(key: str) -> str:
+    """Return the tenant of a response's key."""
+    return key.partition(":")[0]

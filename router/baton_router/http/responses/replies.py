@@ -120,7 +120,7 @@ class Response(msgspec.Struct, kw_only=True):
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None = None
-    metadata: dict[str, Any]
+    metadata: dict[str, str]
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool

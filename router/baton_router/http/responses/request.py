@@ -17,6 +17,7 @@ from baton_router.http.chat.schemas import (
     NamedTool,
     ToolCallOfMessage,
 )
+from baton_router.http.metadata import check_metadata
 from baton_router.http.response_format import JsonSchema, JsonSchemaFormat
 from baton_router.http.responses.schemas import (
     LOGPROBS,
@@ -65,6 +66,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
     for name, allowed in _REFUSED.items():
         if asks_for_something(value := getattr(body, name)):
             raise InvalidRequestError(name, value, allowed)
+    check_metadata(body.metadata or {})
     if not 1 <= len(items) <= MAX_MESSAGES:
         allowed = f"1 to {MAX_MESSAGES}, those of earlier responses included"
         raise InvalidRequestError("input", f"{len(items)} items", allowed)

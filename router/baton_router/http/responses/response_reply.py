@@ -121,7 +121,7 @@ class ResponseReply:
                 raise
         response.store = self._running is not None
         if response.background and not response.store:
-            allowed = "false, as the conversation is larger than --max-stored-response-bytes"
+            allowed = "false, as the conversation has no room in --max-stored-response-bytes"
             raise InvalidRequestError("background", True, allowed)
 
     def discard(self) -> None:

@@ -12,6 +12,7 @@ from baton_router.http.sampling_fields import Fields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The value of `include` that asks for log-probabilities."""
+_Label = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 class ContentPart(Fields, kw_only=True):
@@ -201,11 +202,11 @@ class ResponsesRequest(Fields, kw_only=True):
     """Requests with the same one go to the same worker, where that costs nothing."""
     prompt_cache_key: str | None = None
     """The same, as OpenAI calls it; `session_id` comes first."""
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    """Returned as it is: up to 16 texts of 512 characters, with names of 64."""
+    user: _Label | None = None
     """Returned as it is."""
-    user: str | None = None
-    """Returned as it is."""
-    safety_identifier: str | None = None
+    safety_identifier: _Label | None = None
     """Returned as it is."""
     service_tier: Any = None
     """Ignored: there is one tier."""
