@@ -147,6 +147,23 @@ def test_each_key_has_a_rate_of_its_own() -> None:
     run(scenario())
 
 
+def test_a_call_of_many_prompts_is_taken_or_refused_as_a_whole() -> None:
+    async def scenario() -> None:
+        admission = AdmissionSettings(rate_limit=RateLimit(requests=3))
+        async with clients(worker(), admission=admission, http=KEYED) as client:
+            assert (await client.complete("key-a")).status_code == 200
+            many = [BODY["prompt"]] * 4
+            assert (await client.complete("key-a", prompt=many)).status_code == 429
+            assert (await client.complete("key-a", prompt=many[:2])).status_code == 200
+            body = {"input": "x", "background": True}
+            headers = {"authorization": "Bearer key-a"}
+            assert (await client.http.post("/v1/responses", json=body, headers=headers)).status_code == 429
+            answers = (await client.complete("key-b", prompt=many)).json()["choices"]
+            assert len(answers) == 4, "a larger one passes where nothing is used"
+
+    run(scenario())
+
+
 def test_a_key_counts_over_grpc_too() -> None:
     async def scenario() -> None:
         admission = AdmissionSettings(rate_limit=RateLimit(requests=1))

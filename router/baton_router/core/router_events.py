@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,6 +36,11 @@ class Submit:
     context: RequestContext = field(default_factory=RequestContext)
     phases: tuple[Phase, ...] = ()
     """Phases at its router before the submission, on the router's clock."""
+    examined: Sequence[RequestSpec] | None = None
+    """Requests that must fit into the tenant's rate limits together. Default: this one alone.
+
+    The first request of a call comes with all of the call, the others with none.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

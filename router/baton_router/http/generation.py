@@ -63,10 +63,14 @@ async def generating(
             picking.place(service, prepared)
         stack.enter_context(service.reserve_memory(prepared))
         streams: list[ClientStream] = []
+        examined = [one.accepted.spec for one in prepared]
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()
-            streams.append(await stack.enter_async_context(service.run(_below(call.traceparent, one))))
+            running = service.run(_below(call.traceparent, one), examined)
+            streams.append(await stack.enter_async_context(running))
+            examined = []
             call.traceparent = streams[0].spec.traceparent
+            streams[-1].check_taken()
             stack.push_async_callback(service.share.turn)
         del prepared
         call.resume_token = streams[0].resume_token if len(streams) == 1 else ""

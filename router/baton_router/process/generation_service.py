@@ -211,8 +211,12 @@ class GenerationService:
             yield
 
     @asynccontextmanager
-    async def run(self, prepared: PreparedRequest) -> AsyncIterator[ClientStream]:
+    async def run(
+        self, prepared: PreparedRequest, examined: Sequence[RequestSpec] | None = None
+    ) -> AsyncIterator[ClientStream]:
         """Start a request; leaving the block cancels what is not over, or fails it if an error leaves it.
+
+        `examined` is as in `Submit`.
 
         Raises:
             InvalidRequestError: a running request has its name, or its client's resumption does not fit.
@@ -224,7 +228,7 @@ class GenerationService:
             async with ends_within(prepared.timeout_s, deadline + _GRACE_S):
                 stream = await self._open_stream(prepared)
                 phases = _phases(prepared.context.arrived_s, prepared.began_s, prepared.tokenized_s)
-                self.router.submit(stream, max(0.0, deadline - now()), phases)
+                self.router.submit(stream, max(0.0, deadline - now()), phases, examined)
                 try:
                     yield stream
                 except BatonError as error:

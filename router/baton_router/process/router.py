@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
@@ -158,10 +158,16 @@ class Router:
         """Workers of this router's launcher that have not joined now."""
         return self.fleet.absent(self._loop.time())
 
-    def submit(self, stream: ClientStream, timeout_s: float, phases: tuple[Phase, ...] = ()) -> None:
+    def submit(
+        self,
+        stream: ClientStream,
+        timeout_s: float,
+        phases: tuple[Phase, ...] = (),
+        examined: Sequence[RequestSpec] | None = None,
+    ) -> None:
         """Start a request, after these phases; its stream then gets exactly one end.
 
-        A client that resumes its request here ends the call that it left.
+        A client that resumes its request here ends the call that it left. `examined` is as in `Submit`.
 
         Raises:
             InvalidRequestError: a running request has its name.
@@ -176,7 +182,11 @@ class Router:
         try:
             context = stream.context
             self._picks.release(context.named)
-            self._take(Submit(spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases))
+            self._take(
+                Submit(
+                    spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases, examined=examined
+                )
+            )
         except Exception as error:
             self._take(self._effects.give_up(stream.request_id, error))
 

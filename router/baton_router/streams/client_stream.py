@@ -180,6 +180,11 @@ class ClientStream:
         self._release_held()
         self.on_news()
 
+    def check_taken(self) -> None:
+        """Raises RequestError: the request was refused at once."""
+        if self._error is not None:
+            raise self._error
+
     async def next_event(self) -> GenerationEvent | None:
         """Wait for the next event; None after the last.
 

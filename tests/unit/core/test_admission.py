@@ -15,8 +15,8 @@ from baton_router.core.admission.admission_gate import DispatchLimit
 from baton_router.core.admission.admission_outcome import AdmissionOutcome
 from baton_router.core.admission.rate_limits import RateLimit
 from baton_router.core.placement.placement_config import SplitMode
-from baton_router.core.router_events import ClientGone, FailRequest, WorkerJoined, WorkerLeft
-from tests.builders import make_worker_info
+from baton_router.core.router_events import ClientGone, FailRequest, Submit, WorkerJoined, WorkerLeft
+from tests.builders import make_request, make_worker_info
 from tests.unit.core.routers import Client, first_token, refused, tokens
 
 ONE_SEAT = DispatchLimit(sequences_per_seat=1.0)
@@ -242,6 +242,29 @@ def test_a_tenants_rate_is_limited_and_the_others_are_not() -> None:
     assert refusal(client).retry_after_s == pytest.approx(30.0)
     assert names(client.submit("a4", now=30.0, context=of("a"))) == ["a4"]
     assert client.core.admission.num_by_outcome[AdmissionOutcome.REQUEST_RATE] == 1
+
+
+def test_a_call_fits_as_a_whole_or_passes_where_nothing_is_used() -> None:
+    client = make_client("m", max_num_seqs=99, rate_limit=RateLimit(requests=6))
+    submit_call(client, "a", 4)
+    assert not client.ends
+    submit_call(client, "b", 3)
+    text = "requests per minute of this key are at their limit of 6; there is room in 10 s"
+    assert (refusal(client).request_id, refusal(client).message) == ("b0", text)
+    submit_call(client, "c", 7, now=40.0)
+    assert [end.request_id for end in client.ends] == ["b0"], "the refused call used nothing"
+    client.submit("d", now=50.0)
+    assert refusal(client).message.endswith("there is room in 10 s")
+
+
+def submit_call(client: Client, name: str, size: int, *, now: float = 0.0) -> None:
+    """Submit the requests of one call, until one is refused."""
+    specs = [make_request(f"{name}{number}") for number in range(size)]
+    num_ends = len(client.ends)
+    for number, spec in enumerate(specs):
+        client.feed(Submit(spec=spec, timeout_s=100.0, examined=() if number else specs), now=now)
+        if len(client.ends) > num_ends:
+            return
 
 
 def test_tokens_are_charged_as_expected_and_then_as_they_were() -> None:

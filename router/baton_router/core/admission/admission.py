@@ -68,9 +68,10 @@ class Admission:
         """Requests that wait for a worker."""
         return len(self.queue)
 
-    def examine(self, now: float, spec: RequestSpec, tenant: str) -> Refusal | None:
-        """Refuse a request that exceeds the tenant's rate limits; None if it is accepted."""
-        shortage = self._limits.shortage(now, tenant, self._num_tokens(tenant, spec))
+    def examine(self, now: float, specs: Sequence[RequestSpec], tenant: str) -> Refusal | None:
+        """Refuse requests that exceed the tenant's rate limits together; None if they are accepted."""
+        num_tokens = sum(self._num_tokens(tenant, spec) for spec in specs)
+        shortage = self._limits.shortage(now, tenant, num_tokens, len(specs)) if specs else None
         if shortage is None:
             return None
         name = f"{shortage.rate} per minute of this key"

@@ -42,7 +42,7 @@ class Shortage:
 class RateLimits:
     """Token buckets that hold the amount of one minute; unused tokens above it are lost.
 
-    A request that is larger than its bucket passes when the bucket is full, and leaves it in debt.
+    A request or a call that is larger than its bucket passes when that is full, and leaves it in debt.
     """
 
     def __init__(self, limit: RateLimit, max_tenants: int = MAX_TENANTS) -> None:
@@ -58,9 +58,9 @@ class RateLimits:
         """Number of tenants with buckets."""
         return len(self._buckets)
 
-    def shortage(self, now: float, tenant: str, num_tokens: float) -> Shortage | None:
-        """Return the shortage for one more request of this number of tokens; None if there is none."""
-        needs = {Rate.REQUESTS: 1.0, Rate.TOKENS: num_tokens}
+    def shortage(self, now: float, tenant: str, num_tokens: float, num_requests: int = 1) -> Shortage | None:
+        """Return the shortage for more requests of this number of tokens together; None if there is none."""
+        needs = {Rate.REQUESTS: float(num_requests), Rate.TOKENS: num_tokens}
         waits = {
             rate: bucket.wait_s(now, needs[rate]) for rate, bucket in self._buckets_of(now, tenant).items()
         }

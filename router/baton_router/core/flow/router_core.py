@@ -194,7 +194,7 @@ class RouterCore:
         Args:
             num_open: requests for which that was returned, and that have not begun since.
         """
-        if (refusal := self.admission.examine(now, spec, context.tenant)) is not None:
+        if (refusal := self.admission.examine(now, (spec,), context.tenant)) is not None:
             return refusal
         assignment = Assignment(spec, self._config.limits.placement, self.fleet, context)
         num_waiting = max(num_open, self.admission.num_waiting)
@@ -252,7 +252,8 @@ class RouterCore:
     def _examine(self, now: float, event: Submit) -> Refusal | None:
         if len(self._flows) >= self._config.max_num_requests:
             return self.admission.refuse_full(len(self._flows))
-        return self.admission.examine(now, event.spec, event.context.tenant)
+        examined = (event.spec,) if event.examined is None else event.examined
+        return self.admission.examine(now, examined, event.context.tenant)
 
     def _shed(self, now: float, newcomer: RequestFlow) -> list[RouterEffect]:
         """Refuse requests for which the queue is too long."""
