@@ -68,14 +68,14 @@ async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
         ("", "null", 403),
         ("cross-site", "https://friend.example", 200),
         ("same-origin", "https://behind.a.proxy", 200),
-        ("", "http://own.example", 200),
+        ("", "http://own", 200),
         ("none", "", 200),
         ("", "", 200),
     ],
 )
 def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, status: int) -> None:
     settings = HttpSettings(enable_operator_routes=True, allowed_origins=("https://friend.example",))
-    given = (("sec-fetch-site", site), ("origin", origin), ("host", "own.example"))
+    given = (("sec-fetch-site", site), ("origin", origin), ("host", "own"))
     headers = {name: value for name, value in given if value}
 
     async def scenario() -> None:
@@ -90,6 +90,35 @@ def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, s
                     f"origin is '{origin}'; allowed: this server's own pages, "
                 )
             assert (await client.get("/v1/models", headers=headers)).status_code == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "status"),
+    [
+        ("rebound.example:8000", (), 403),
+        ("gpu-host:8000", (), 200),
+        ("localhost:8000", (), 200),
+        ("127.0.0.1:8000", (), 200),
+        ("[::1]:8000", (), 200),
+        ("[::1]", (), 200),
+        ("named.example:8000", (), 200),
+        ("rebound.example:8000", ("key",), 200),
+    ],
+)
+def test_a_page_at_a_name_of_somebody_else_does_nothing_without_a_key(
+    host: str, keys: tuple[str, ...], status: int
+) -> None:
+    settings = HttpSettings(enable_operator_routes=True, api_keys=keys)
+    headers = {"host": host, "origin": f"http://{host}", "authorization": "Bearer key"}
+
+    async def scenario() -> None:
+        async with http_cluster(http=settings, advertise_host="named.example") as client:
+            response = await client.post("/tokenize", json={"prompt": "x"}, headers=headers)
+            assert response.status_code == status
+            if status == 403:
+                assert error_of(response)[2].startswith(f"host of a page is '{host}'; allowed: an IP address")
 
     run(scenario())
 

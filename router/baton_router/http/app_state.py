@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -25,6 +25,8 @@ class AppState:
     model: str
     """The folder or id that the operator named."""
     settings: HttpSettings
+    own_hosts: Collection[str]
+    """Hosts that the operator names as the router's."""
     keys: Keys
     metrics: RouterMetrics
     responses: ResponseStore

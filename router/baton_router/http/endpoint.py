@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -17,6 +20,7 @@ from baton_router.http.picking import PickedError
 from baton_router.http.route import Route, Tag
 from baton_service.keys import AUTHORIZATION, Keys
 
+_PORT: Final = re.compile(r":\d*\Z")
 API_KEY_HEADER: Final = "x-api-key"
 """Anthropic's clients show their key there."""
 LINE_TENANT: Final = "baton.line_tenant"
@@ -41,23 +45,45 @@ def require_key(keys: Keys, headers: Headers) -> str:
     return tenant
 
 
-def require_same_origin(headers: Headers, allowed_origins: Collection[str]) -> None:
+def require_same_origin(
+    headers: Headers, allowed_origins: Collection[str], own_hosts: Collection[str] | None
+) -> None:
     """Refuse a browser's request for a page of another origin: it may reach what only its user can.
 
     Browsers name the page's origin in every such request, other clients mostly none. Behind a proxy that
     changes `Host`, browsers that reach it over https say that the origin is the same.
 
+    Args:
+        own_hosts: hosts of the router's pages beside addresses and names without a dot: whoever has another
+            name may have it lead here (DNS rebinding). None: every host may be the router's.
+
     Raises:
         HttpError: 403.
     """
-    origin = headers.get("origin")
-    if origin is None or headers.get("sec-fetch-site") == "same-origin" or "*" in allowed_origins:
+    origin, host = headers.get("origin"), headers.get("host", "")
+    if origin is None or headers.get("sec-fetch-site") == "same-origin":
         return
-    if origin not in allowed_origins and origin.partition("://")[2] != headers.get("host"):
+    if "*" in allowed_origins or origin in allowed_origins:
+        return
+    if origin.partition("://")[2] != host:
         allowed = ", ".join(("this server's own pages", *allowed_origins))
         raise HttpError(
             403, "forbidden_origin", f"origin is {origin!r}; allowed: {allowed} (--allowed-origins)"
         )
+    if own_hosts is not None and not _is_own(host, own_hosts):
+        allowed = "an IP address, a name without a dot, --host or --advertise-host, any with --api-key"
+        raise HttpError(
+            403, "forbidden_origin", f"host of a page is {host!r}; allowed: {allowed} (--allowed-origins)"
+        )
+
+
+def _is_own(host: str, own_hosts: Collection[str]) -> bool:
+    """Return whether the host of a `Host` header is an address, a name without a dot, or one of these."""
+    name = _PORT.sub("", host)
+    with suppress(ValueError):
+        ip_address(name.strip("[]"))
+        return True
+    return "." not in name or name in own_hosts
 
 
 class Endpoint:
@@ -77,7 +103,9 @@ class Endpoint:
         try:
             headers = Headers(scope=scope)
             if self._route.method != "GET":
-                require_same_origin(headers, self._state.settings.allowed_origins)
+                settings = self._state.settings
+                own_hosts = None if settings.api_keys else self._state.own_hosts
+                require_same_origin(headers, settings.allowed_origins, own_hosts)
             if LINE_TENANT in scope:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:
