@@ -48,10 +48,16 @@ def test_unknown_parameters_are_named_in_a_header_or_refused() -> None:
         async with chatting("ok") as chat:
             lenient = await chat.client.get(path)
             assert (lenient.status_code, lenient.headers["x-baton-ignored"]) == (200, "?, foo")
+            models = await chat.client.get("/v1/models?foo=1")
+            assert (models.status_code, models.headers["x-baton-ignored"]) == (200, "foo")
+            both = await chat.client.post(f"{CHAT}?beta=true", json={"messages": HELLO, "num_ctx": 1})
+            assert (both.status_code, both.headers["x-baton-ignored"]) == (200, "beta, num_ctx")
         async with chatting("ok", strict_fields=True) as chat:
             status, param, message = error_of(await chat.client.get(path))
             assert (status, param) == (400, "query")
             assert "allowed: limit" in message
+            refused = error_of(await chat.client.get("/v1/models?foo=1"))
+            assert refused[2].startswith("query is 'foo=1'; allowed: none ")
 
     run(scenario())
 

@@ -24,7 +24,7 @@ from baton_router.http.bodies import READ_WITHIN_S, drop_body
 from baton_router.http.comments import COMMENT, with_comments
 from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.errors import Failure, HttpError
-from baton_router.http.ignored_fields import IGNORED_HEADER
+from baton_router.http.ignored_fields import IGNORED_HEADER, Removal
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, is_named_by_header, request_id_of
 from baton_router.http.picking import PICKING, Picking
@@ -102,6 +102,11 @@ class Call(Generic[BodyT]):
         self._has_started = False
         self._is_stream = False
         self._is_complete = False
+
+    def note_ignored(self, removal: Removal) -> None:
+        """Name these fields in the reply's header, count and log them."""
+        self.ignored = ", ".join(filter(None, (self.ignored, *removal.names)))
+        self.state.ignored.note(removal)
 
     @property
     def request_id(self) -> str:

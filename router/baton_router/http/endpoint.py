@@ -16,6 +16,7 @@ from baton_router.http.app_state import AppState
 from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, failure_of
+from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.picking import PickedError
 from baton_router.http.route import Route, Tag
 from baton_service.keys import AUTHORIZATION, Keys
@@ -110,6 +111,8 @@ class Endpoint:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:
                 call.tenant = require_key(self._state.keys, headers)
+            if self._route.query is None and scope["query_string"]:
+                read_query(call, Query)
             with self._state.service.bodies.body() as call.room:
                 if self._decoder is not None:
                     call.body = await self._read(call, receive, headers, self._decoder)
@@ -130,7 +133,5 @@ class Endpoint:
             await room.wait_to_decode(call.tenant)
             await self._state.share.turn()
         body, removal = decoder.decode(content if content or self._route.needs_body else b"{}")
-        if removal.names:
-            call.ignored = ", ".join(removal.names)
-            self._state.ignored.note(removal)
+        call.note_ignored(removal)
         return body

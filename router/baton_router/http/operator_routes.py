@@ -90,7 +90,7 @@ class OpenWork(msgspec.Struct, kw_only=True):
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Parameters after the question mark; most routes take none."""
+    """Parameters after the question mark; most routes take none, and `Endpoint` reads these."""
 
 
 class SleepQuery(Query, kw_only=True):
@@ -119,7 +119,6 @@ class SetRoleQuery(DrainQuery, kw_only=True):
 
 
 async def reset_prefix_cache(call: Call[None]) -> None:
-    read_query(call, Query)
     results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE)
     names = CacheReset.__struct_fields__
     await call.reply(CacheReset(**{name: sum(result[name] for result in results) for name in names}))
@@ -134,7 +133,6 @@ async def wake_up(call: Call[None]) -> None:
 
 
 async def is_sleeping(call: Call[None]) -> None:
-    read_query(call, Query)
     await call.reply(SleepState(is_sleeping=any(await ask_workers(call, ControlAction.IS_SLEEPING))))
 
 
@@ -153,12 +151,10 @@ async def undrain(call: Call[None]) -> None:
 
 
 async def start_profile(call: Call[None]) -> None:
-    read_query(call, Query)
     await _control_all(call, ControlAction.START_PROFILE)
 
 
 async def stop_profile(call: Call[None]) -> None:
-    read_query(call, Query)
     await _control_all(call, ControlAction.STOP_PROFILE)
 
 
@@ -223,7 +219,7 @@ def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
         removal = Removal()
         with suppress(TooManyStepsError):
             removal.remove(values, shapes_of(kind))
-        call.ignored = ", ".join(removal.names)
+        call.note_ignored(removal)
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

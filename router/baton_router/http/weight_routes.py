@@ -83,7 +83,6 @@ async def pause(call: Call[None]) -> None:
 
 
 async def resume(call: Call[None]) -> None:
-    read_query(call, Query)
     with call.state.service.open_call():
         async with call.while_connected():
             _check(await call.state.service.router.pauses.resume(DEFAULT_TIMEOUT_S))
@@ -91,7 +90,6 @@ async def resume(call: Call[None]) -> None:
 
 
 async def is_paused(call: Call[None]) -> None:
-    read_query(call, Query)
     await call.reply(PauseState(is_paused=call.state.service.router.pauses.is_paused))
 
 

@@ -54,7 +54,7 @@ class HttpMetrics:
         self._durations[labels].add(duration_s)
 
     def on_ignored(self, place: str) -> None:
-        """Count a body with unknown fields in an object that a route knows; empty is the body itself."""
+        """Count a body with unknown fields in a known object; empty is the body itself, or the query."""
         self._ignored[place or "body"] += 1
 
     def report(self, page: Exposition) -> None:

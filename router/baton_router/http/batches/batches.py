@@ -17,7 +17,7 @@ from baton_router.http.batches.files import (
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
 from baton_router.http.calls import Call
 from baton_router.http.metadata import check_metadata
-from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.operator_routes import read_query
 
 MAX_LISTED: Final = 100
 
@@ -53,7 +53,6 @@ async def list_batches(call: Call[None]) -> None:
 
 async def show_batch(call: Call[None]) -> None:
     """Raises HttpError: 404."""
-    read_query(call, Query)
     await call.reply(await _find(call))
 
 

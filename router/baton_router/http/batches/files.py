@@ -18,7 +18,7 @@ from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery,
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.multipart import MultipartReader, Part
-from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.operator_routes import read_query
 
 MAX_LISTED: Final = 10_000
 MIN_AGE_S: Final = 3600
@@ -124,13 +124,11 @@ async def list_files(call: Call[None]) -> None:
 
 async def show_file(call: Call[None]) -> None:
     """Raises HttpError: 404."""
-    read_query(call, Query)
     await call.reply(await find_file(call, "file_id", call.request.path_params["file_id"]))
 
 
 async def show_content(call: Call[None]) -> None:
     """Raises HttpError: 404."""
-    read_query(call, Query)
     file = await find_file(call, "file_id", call.request.path_params["file_id"])
     path = batches_of(call).files.path(file.id)
     content = await opened(lambda: path.open("rb"), BufferedReader.close)
