@@ -315,6 +315,7 @@ def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by_field
                 assert (status, text in message) == (400, True), message
             for request, text in (
                 (pb.ControlRequest(action="stop"), "action is 'stop'; allowed: sleep, wake_up"),
+                (pb.ControlRequest(action="check_weights"), "finish_weight_update, serve_adapter, "),
                 (pb.ControlRequest(action="sleep", argument_json="[1]"), "allowed: a JSON object"),
                 (pb.ControlRequest(action="sleep", timeout_s=0.0), "timeout_s is 0.0"),
                 (

@@ -252,6 +252,16 @@ def test_a_full_disk_is_told_and_nothing_stays_on_it(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_path_below_a_served_route_is_not_said_to_lack_a_flag(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = HttpSettings(batches=BatchLimits(folder=str(tmp_path)))
+        async with http_cluster(http=settings) as client:
+            message = error_of(await client.get("/v1/files/a/b"))[2]
+            assert message == "path is '/v1/files/a/b'; allowed: those in /openapi.json"
+
+    run(scenario())
+
+
 def test_without_a_folder_the_routes_say_which_flag_is_missing() -> None:
     async def scenario() -> None:
         async with http_cluster() as client:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 import msgspec
 
 from baton_core.errors import InvalidRequestError
-from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.control_messages import WORKER_ACTIONS, ControlAction
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout
 from baton_router.process.generation_service import GenerationService
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_ACTIONS: Final = tuple(action for action in ControlAction if action not in WORKER_ACTIONS)
 
 
 class OperatorService(baton_pb2_grpc.OperatorServicer):
@@ -26,8 +27,8 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
     async def Control(  # noqa: N802 (name of the protocol)
         self, request: pb.ControlRequest, context: _Context
     ) -> pb.ControlResponse:
-        if request.action not in tuple(ControlAction):
-            raise InvalidRequestError("action", request.action, ", ".join(ControlAction))
+        if request.action not in _ACTIONS:
+            raise InvalidRequestError("action", request.action, ", ".join(_ACTIONS))
         if request.action == ControlAction.SERVE_ADAPTER:
             asked = _read_adapter(request.argument_json)
             await self._service.load_adapter(asked.lora_name, asked.lora_path, replaces=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from baton_router.http.operator_table import OPERATOR_ROUTES
 
+_SERVED: Final = "those in /openapi.json"
 _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
 _ADAPTERS: Final = "those in /openapi.json: this router runs without --enable-lora-updates"
@@ -32,6 +33,7 @@ def is_absent(method: str, path: str) -> bool:
     return method == "POST" and path in _ROUTES
 
 
-def why_absent(path: str) -> str:
-    """Return what is allowed in the place of a path that has no route."""
-    return _ROUTES.get(_BELOW.sub(r"\1", path), "those in /openapi.json")
+def why_absent(path: str, served: Collection[str]) -> str:
+    """Return what is allowed in the place of a path that has no route; `served` are those that have one."""
+    absent = _BELOW.sub(r"\1", path)
+    return _SERVED if absent in served else _ROUTES.get(absent, _SERVED)

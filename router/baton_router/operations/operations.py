@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.sessions.control_messages import (
-    WORKER_ACTIONS,
     Control,
     ControlAction,
     ControlResult,
@@ -95,8 +94,6 @@ class Operations:
                 DEADLINE_EXCEEDED, an earlier change of roles has not ended.
         """
         _require_object(argument_json)
-        if action in WORKER_ACTIONS:
-            raise InvalidRequestError("action", action, ", ".join(UPDATE_ACTIONS))
         if action in SLEEP_ACTIONS:
             return await self._sleep.change(action, argument_json, timeout_s, worker_ids)
         if action in UPDATE_ACTIONS:
