@@ -27,7 +27,7 @@ from baton_router.batches.batch_run import BatchRun
 from baton_router.batches.file_store import FileObject, FileStore
 from baton_router.batches.lease import Lease
 from baton_router.batches.partial_results import PartialResults, numbered_lines, read_lines
-from baton_router.batches.record_folder import RecordFolder, new_id
+from baton_router.batches.record_folder import RecordFolder, as_private, new_id
 from baton_router.batches.threads import in_thread, opened
 from baton_router.core.batches.batch import (
     WINDOW_S,
@@ -298,7 +298,7 @@ class Batches:
     async def _send_lines(self, stored: StoredBatch) -> None:
         batch, tenant = stored.batch, stored.tenant
         path = self._records.path(batch.id, RunFile.PARTIAL)
-        results = await opened(lambda: PartialResults(path, _FLAG), PartialResults.__exit__)
+        results = await opened(lambda: PartialResults(path, _FLAG, as_private), PartialResults.__exit__)
         num_reserved = 0
 
         def count() -> None:

@@ -14,7 +14,14 @@ import msgspec
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_router.batches.batch_limits import BatchLimits
-from baton_router.batches.record_folder import TEMPORARY, RecordFolder, RecordIndex, is_stale, new_id
+from baton_router.batches.record_folder import (
+    TEMPORARY,
+    RecordFolder,
+    RecordIndex,
+    as_private,
+    is_stale,
+    new_id,
+)
 from baton_router.batches.threads import in_thread, opened
 
 PREFIX: Final = "file-"
@@ -159,7 +166,7 @@ class Upload:
     async def __aenter__(self) -> Self:
         self._store._more_files[self._tenant] += 1
         try:
-            self._file = await opened(lambda: self._path.open("wb"), self._remove)
+            self._file = await opened(lambda: open(self._path, "wb", opener=as_private), self._remove)
         except BaseException:
             self._store._more_files[self._tenant] -= 1
             raise

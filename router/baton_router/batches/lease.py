@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
+from baton_router.batches.record_folder import as_private
+
 
 class Lease:
     """A locked file. The system unlocks it when the process ends, however that happens. Its methods block."""
@@ -17,7 +19,7 @@ class Lease:
             OSError: the file cannot be made or locked.
         """
         self._path = path
-        self._file = path.open("ab")
+        self._file = open(path, "ab", opener=as_private)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Final, Self
@@ -50,6 +50,7 @@ class PartialResults:
 
     Args:
         flag: the flag that errors name: that of the output, or of its folder.
+        opener: as that of `open`.
 
     Attributes:
         done: keys of the lines that have a result.
@@ -60,7 +61,9 @@ class PartialResults:
         InvalidConfigError: the file cannot be written, or another run writes it.
     """
 
-    def __init__(self, path: Path, flag: str = "--output-file") -> None:
+    def __init__(
+        self, path: Path, flag: str = "--output-file", opener: Callable[[str, int], int] | None = None
+    ) -> None:
         self.path = path
         self.done: set[str | int | None] = set()
         self.num_errors = 0
@@ -69,7 +72,7 @@ class PartialResults:
         self._synced_s = time.monotonic()
         self._lock = Lock()
         try:
-            self._file = path.open("ab", buffering=0)
+            self._file = open(path, "ab", buffering=0, opener=opener)
         except OSError as error:
             raise InvalidConfigError(
                 f"{flag} has its results in {str(path)!r}; allowed: in a folder to write to "

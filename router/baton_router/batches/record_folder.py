@@ -20,6 +20,7 @@ from baton_router.batches.threads import in_thread
 TEMPORARY: Final = ".tmp"
 _RECORD: Final = ".json"
 _PRIVATE: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
 _STALE_S: Final = 3600.0
 T = TypeVar("T", bound=msgspec.Struct)
 _Signature = tuple[int, int]
@@ -29,6 +30,11 @@ _Signature = tuple[int, int]
 def new_id(prefix: str) -> str:
     """Return a name that nobody has; later ones sort behind earlier ones."""
     return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def as_private(path: str, flags: int) -> int:
+    """Open a file, as an `opener`; a new one is for its user alone, in whatever folder it is."""
+    return os.open(path, flags, _PRIVATE_FILE)
 
 
 def is_stale(path: Path) -> bool:
@@ -47,7 +53,7 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> os.stat_result:
     """
     temporary = path.with_suffix(TEMPORARY)
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=as_private) as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
