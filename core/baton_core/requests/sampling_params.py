@@ -312,6 +312,8 @@ def _as_biases(value: object) -> dict[int, float] | None:
         token_id = int(key) if is_text else key
         _check_int("logit_bias", token_id, 0, TOKEN_ID_LIMIT - 1)
         _check_float(f"logit_bias[{token_id}]", bias, -math.inf, math.inf)
+        if token_id in biases:
+            raise InvalidRequestError("logit_bias", key, f"one number for token {token_id}, not two")
         biases[token_id] = float(bias)
     return biases or None
 

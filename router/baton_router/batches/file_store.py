@@ -166,7 +166,7 @@ class Upload:
     async def __aenter__(self) -> Self:
         self._store._more_files[self._tenant] += 1
         try:
-            self._file = await opened(lambda: open(self._path, "wb", opener=as_private), self._remove)
+            self._file = await opened(self._open, self._remove)
         except BaseException:
             self._store._more_files[self._tenant] -= 1
             raise
@@ -176,6 +176,9 @@ class Upload:
         self._store._more_files[self._tenant] -= 1
         self._store.reserve(self._tenant, -self._num_bytes)
         await in_thread(self._remove, self._file)
+
+    def _open(self) -> BinaryIO:
+        return open(self._path, "wb", opener=as_private)
 
     def _remove(self, file: BinaryIO) -> None:
         try:

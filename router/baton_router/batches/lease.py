@@ -19,7 +19,7 @@ class Lease:
             OSError: the file cannot be made or locked.
         """
         self._path = path
-        self._file = open(path, "ab", opener=as_private)
+        self._file = open(path, "ab", opener=as_private)  # noqa: SIM115 (closed by `end`)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -72,7 +72,7 @@ class PartialResults:
         self._synced_s = time.monotonic()
         self._lock = Lock()
         try:
-            self._file = open(path, "ab", buffering=0, opener=opener)
+            self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115 (closed by `__exit__`)
         except OSError as error:
             raise InvalidConfigError(
                 f"{flag} has its results in {str(path)!r}; allowed: in a folder to write to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
@@ -23,6 +24,10 @@ BodyT = TypeVar("BodyT")
 READ_WITHIN_S: Final = 60.0
 _LINGER_S: Final = 1.0
 """Time for which the rest of a refused body is read and dropped, so that its client reads the refusal."""
+_HALF_PAIR: Final = re.compile(
+    rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F])",
+    re.DOTALL,
+)
 _MAX_LISTS: Final = 2**19
 """Lists and objects of a body."""
 _MAX_STRINGS: Final = 2**18
@@ -88,7 +93,8 @@ class BodyDecoder(Generic[BodyT]):
         except msgspec.ValidationError as error:
             raise refusal_of(str(error), body, kind.body) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({error})") from None
+            reason = "a text has half a surrogate pair" if _HALF_PAIR.search(body) else str(error)
+            raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({reason})") from None
         except RecursionError:
             raise nested_too_deeply() from None
 

@@ -211,6 +211,11 @@ def test_a_bias_that_is_no_number_is_refused_with_its_token() -> None:
         SamplingParams(logit_bias={7: math.inf})
 
 
+def test_two_biases_of_one_token_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="logit_bias is '05'; allowed: one number for token 5"):
+        SamplingParams(logit_bias={"5": 1, "05": -1})
+
+
 @pytest.mark.parametrize(
     ("given", "kept"), [({"5": 1, 6: -2.5}, {5: 1.0, 6: -2.5}), ({}, None), (None, None)]
 )

@@ -61,3 +61,18 @@ def test_the_type_of_the_body_says_what_is_allowed() -> None:
     assert refused(batches, **fields) == "completion_window is '1h'; allowed: 24h"
     with pytest.raises(InvalidRequestError, match=r"body is \[\]; allowed: object"):
         DECODER.decode(b"[]")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (r'"\ud800"', "a text has half a surrogate pair"),
+        (r'"\ud83dx"', "a text has half a surrogate pair"),
+        (r'"\ud83d\ude00', "Input data was truncated"),
+        (r'"\\ud800', "Input data was truncated"),
+    ],
+)
+def test_half_a_surrogate_pair_is_said_to_be_one(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        DECODER.decode(text.encode())
+    assert str(caught.value).endswith(f"allowed: JSON in UTF-8 ({reason})")
