@@ -153,6 +153,27 @@ def test_too_many_requests_at_once_end_the_connection() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n", b"400"),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n", b"400"),
+        (b"GET / HTTP/1.0\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nHost:\r\n", b"200"),
+    ],
+)
+def test_a_request_names_its_host_once(head: bytes, status: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (reader, writer):
+            writer.write(head + b"Connection: close\r\n\r\n")
+            said = await rest_of(reader)
+            assert said.startswith(b"HTTP/1.1 " + status)
+            assert (b"host is given never or twice; allowed: one header Host" in said) is (status == b"400")
+
+    run(scenario())
+
+
 def test_a_body_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "READ_WITHIN_S", 0.05)
 

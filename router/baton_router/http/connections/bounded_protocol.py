@@ -22,6 +22,7 @@ from baton_router.http.errors import HttpError, failure_of
 from baton_router.process.http_settings import ConnectionLimits
 
 _UPGRADE: Final = b"upgrade"
+_HOST: Final = b"host"
 MAX_PIPELINED: Final = 64
 """Requests that may wait behind one that is being handled."""
 _HEADER_OVERHEAD_BYTES: Final = 32
@@ -90,6 +91,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_raw_bytes = 0
         """Bytes that have come since the parser last recognised something: one header, or no HTTP at all."""
         self._header_timer: asyncio.TimerHandle | None = None
+        self._has_wrong_host = False
+        """True for a request that proxies in front may take for another host's (RFC 9112, 3.2)."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -175,6 +178,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return  # they come again
         if len(self.pipeline) >= MAX_PIPELINED:
             raise _BoundError
+        num_hosts = sum(name == _HOST for name, _ in self.headers)
+        if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() == "1.1"):
+            self._has_wrong_host = True
+            raise _BoundError
         self._stop_timer()
         self._num_raw_bytes = 0
         self._open_connections.move(self, Stage.ANSWERING)
@@ -199,6 +206,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or more than may be; the connection ends."""
         error = HttpError(400, "invalid_http", msg)
+        if self._has_wrong_host:
+            error = HttpError(400, "invalid_http", "host is given never or twice; allowed: one header Host")
         if self._num_header_bytes > (most := self._limits.max_header_bytes):
             text = f"the headers are too large; allowed: at most {most} bytes"
             error = HttpError(431, "headers_too_large", text)
