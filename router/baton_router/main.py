@@ -213,7 +213,7 @@ class RouterServer:
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,
-                own_hosts=(settings.host, settings.advertise_host),
+                own_hosts=settings.own_hosts,
                 metrics=self._metrics,
                 keys=self._keys,
                 responses=self._responses,

@@ -31,7 +31,8 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
             raise InvalidRequestError("action", request.action, ", ".join(_ACTIONS))
         if request.action == ControlAction.SERVE_ADAPTER:
             asked = _read_adapter(request.argument_json)
-            await self._service.load_adapter(asked.lora_name, asked.lora_path, replaces=True)
+            with self._service.open_call():
+                await self._service.adapter_loading.load(asked.lora_name, asked.lora_path, replaces=True)
             return pb.ControlResponse()
         with self._service.open_call():
             results = await self._service.router.operations.control(

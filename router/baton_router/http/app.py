@@ -130,7 +130,7 @@ class _NoRoute:
             query = f"?{request.url.query}" if request.url.query else ""
             text = f"path is {path!r}; allowed: {location}"
             return HttpError(307, "moved", text, headers={"location": location + query})
-        allowed = why_absent(known, self._paths)
+        allowed = why_absent(known, self._dialects)
         return HttpError(404, "unknown_route", f"path is {path!r}; allowed: {allowed}")
 
 

@@ -25,8 +25,8 @@ class AppState:
     model: str
     """The folder or id that the operator named."""
     settings: HttpSettings
-    own_hosts: Collection[str]
-    """Hosts that the operator names as the router's."""
+    own_hosts: Collection[str] | None
+    """Names with a dot at which a browser may have the router's own pages; None is any."""
     keys: Keys
     metrics: RouterMetrics
     responses: ResponseStore

@@ -105,8 +105,7 @@ class Endpoint:
             headers = Headers(scope=scope)
             if self._route.method != "GET":
                 settings = self._state.settings
-                own_hosts = None if settings.api_keys else self._state.own_hosts
-                require_same_origin(headers, settings.allowed_origins, own_hosts)
+                require_same_origin(headers, settings.allowed_origins, self._state.own_hosts)
             if LINE_TENANT in scope:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:

@@ -175,10 +175,11 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
     """
     body = call.body
     try:
-        async with call.while_connected():
-            await call.state.service.load_adapter(
-                body.lora_name, body.lora_path, replaces=bool(body.load_inplace)
-            )
+        with call.state.service.open_call():
+            async with call.while_connected():
+                await call.state.service.adapter_loading.load(
+                    body.lora_name, body.lora_path, replaces=bool(body.load_inplace)
+                )
     except RequestError as error:
         raise HttpError(STATUS[error.code].http, error.code, str(error), param="lora_path") from None
     await call.respond(PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully."))
@@ -193,7 +194,7 @@ async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
     """
     name = call.body.lora_name
     try:
-        await call.state.service.unload_adapter(name)
+        await call.state.service.adapter_loading.unload(name)
     except RequestError as error:
         if error.code is not ErrorCode.NOT_FOUND:
             raise

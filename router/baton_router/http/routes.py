@@ -14,7 +14,7 @@ from baton_router.http.debug import cluster, history, requests
 from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
 from baton_router.http.invocations import invoke
-from baton_router.http.messages.messages import count_tokens, create_message
+from baton_router.http.messages.messages import MessagesQuery, count_tokens, create_message
 from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent, TokenCount
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
@@ -105,6 +105,7 @@ ROUTES: Final = (
         tag=Tag.MESSAGES,
         summary="Answer a conversation, in Anthropic's format",
         handler=create_message,
+        query=MessagesQuery,
         bodies=(MessagesRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=Message,
@@ -119,6 +120,7 @@ ROUTES: Final = (
         tag=Tag.MESSAGES,
         summary="The number of tokens of such a conversation",
         handler=count_tokens,
+        query=MessagesQuery,
         bodies=(CountRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}]},
         reply=TokenCount,

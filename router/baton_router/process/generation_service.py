@@ -6,7 +6,6 @@ One object per router, on its loop. Counts what is open, so that a router that s
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,9 +15,8 @@ from typing import Final, ParamSpec, TypeVar
 from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import NamedWorkers, RequestContext
-from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.operations.operations import read_results
+from baton_router.process.adapter_loading import AdapterLoading
 from baton_router.process.call_timeout import ends_within
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.process.prepared_request import PreparedRequest
@@ -101,8 +99,7 @@ class GenerationService:
         self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed, adapters=self.adapters)
         self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)
-        self._adapter_turn = asyncio.Lock()
-        """Workers check one adapter at a time."""
+        self.adapter_loading = AdapterLoading(self.adapters, threads, router, timeout_s)
         self._num_calls = 0
         self._is_draining = False
         self._is_idle = asyncio.Event()
@@ -247,38 +244,6 @@ class GenerationService:
         """
         async with ends_within(self.timeout_s):
             return await self._threads.run(tenant, Lane.LONG, function, *args, **kwargs)
-
-    async def load_adapter(self, name: str, path: str, *, replaces: bool = False) -> None:
-        """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
-
-        Raises:
-            InvalidRequestError: the name is taken, or the folder cannot be used.
-            RequestError: OVERLOADED, or what a worker says of it.
-        """
-        with self.open_call():
-            adapter = await self._threads.run(
-                "", Lane.LONG, self.adapters.read, name, path, replaces=replaces
-            )
-            argument = json.dumps({"path": adapter.path, "digest": adapter.digest})
-            async with ends_within(self.timeout_s), self._adapter_turn:
-                if adapter in self.adapters.adapters:
-                    return
-                self.adapters.check_place(name, replaces)
-                check = ControlAction.CHECK_ADAPTER
-                read_results(await self.router.operations.control(check, argument, self.timeout_s, ()))
-                await self.router.share.put_adapter(adapter)
-                self.adapters.add(adapter, replaces=replaces)
-
-    async def unload_adapter(self, name: str) -> None:
-        """Serve an adapter no longer; its running requests go on.
-
-        Raises:
-            RequestError: NOT_FOUND, or UNAVAILABLE: Redis is away, and it is served still.
-        """
-        async with ends_within(self.timeout_s), self._adapter_turn:
-            self.adapters.check_served(name)
-            await self.router.share.remove_adapter(name)
-            self.adapters.remove(name)
 
     async def tokenize(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
@@ -186,6 +187,24 @@ class RouterSettings:
     def shown_grpc_host(self) -> str:
         """The same for gRPC."""
         return _in_address(self.grpc_host or self.host)
+
+    @property
+    def own_hosts(self) -> tuple[str, ...] | None:
+        """Names with a dot at which a browser may have the router's own pages; None is any.
+
+        Only where HTTP is for this machine alone and needs no key: else a name with a dot is as good as
+        another one.
+        """
+        if self.uds or self.http.api_keys or not _is_loopback(self.host):
+            return None
+        return (self.host, self.advertise_host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _in_address(host: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
+from baton_router.process.http_settings import HttpSettings
 from baton_router.process.router_settings import RouterSettings
 
 
@@ -53,6 +54,24 @@ def test_a_routing_policy_may_be_given_by_name() -> None:
 def test_a_model_is_served_under_its_own_name_unless_it_gets_others() -> None:
     assert RouterSettings(model="m").model_names == ("m",)
     assert RouterSettings(model="m", served_model_names=("s", "t")).model_names == ("s", "t")
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts"),
+    [
+        ({}, ("127.0.0.1", "")),
+        ({"host": "localhost", "advertise_host": "a.example"}, ("localhost", "a.example")),
+        ({"host": "::1"}, ("::1", "")),
+        ({"host": "0.0.0.0"}, None),
+        ({"host": "gpu.example"}, None),
+        ({"http": HttpSettings(api_keys=("key",))}, None),
+        ({"uds": "/run/baton"}, None),
+    ],
+)
+def test_a_router_for_this_machine_alone_has_pages_at_few_names(
+    settings: dict[str, Any], hosts: tuple[str, ...] | None
+) -> None:
+    assert RouterSettings(model="m", **settings).own_hosts == hosts
 
 
 @pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "0.0.0.0:8100"), ("::1", "[::1]:8100")])

@@ -30,8 +30,14 @@ from baton_router.http.messages.replies import (
 )
 from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
+from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.sampling_fields import generation_requests
 from baton_router.requests.generation import Delta, Finished
+
+
+class MessagesQuery(Query, kw_only=True):
+    beta: str | None = None
+    """Ignored; Anthropic's clients send it with what they have in beta."""
 
 
 async def create_message(call: Call[MessagesRequest]) -> None:
@@ -41,6 +47,7 @@ async def create_message(call: Call[MessagesRequest]) -> None:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
         RequestError: as `generating`.
     """
+    read_query(call, MessagesQuery)
     state = call.state
     has_reasoning = bool(state.settings.reasoning_parser)
     is_streamed = bool(call.body.stream)
@@ -67,6 +74,7 @@ async def count_tokens(call: Call[CountRequest]) -> None:
         InvalidRequestError: a field is wrong; the message names it.
         RequestError: as `GenerationService.tokenize`.
     """
+    read_query(call, MessagesQuery)
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
         exclude_unused_tools(body, call.state.settings)
