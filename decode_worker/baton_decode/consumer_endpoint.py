@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -25,12 +27,24 @@ from baton_core.sessions.peer_messages import (
     encode_peer,
 )
 from baton_kv.curve import prepare_dial
+from baton_kv.heartbeats import send_heartbeats
 
 MAX_PRODUCERS: Final = 960
 """Sockets kept open; the one used longest ago is closed for a new one. A ZMQ context has 1023 in all."""
 MAX_QUEUED_MESSAGES: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
+MAX_RECONNECT_MS: Final = 2_000
+"""Between two attempts to reach a producer; the first ones follow each other faster."""
+IDLE_S: Final = 300.0
+"""A socket over which nothing was sent for so long is closed when the next one is opened."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Producer:
+    socket: zmq.asyncio.Socket
+    reader: asyncio.Task[None]
+    used_at: float = 0.0
 
 
 class ConsumerEndpoint:
@@ -42,23 +56,31 @@ class ConsumerEndpoint:
         self._context = context
         self._name = name.encode()
         self._on_message = on_message
-        self._producers: OrderedDict[str, tuple[zmq.asyncio.Socket, asyncio.Task[None]]] = OrderedDict()
+        self._producers: OrderedDict[str, _Producer] = OrderedDict()
 
     def send(self, address: str, message: ToProducer) -> None:
         """Send without waiting to the producer that listens at `address`; without room it is lost.
 
         Where the address carries a key, all is encrypted.
         """
+        now = time.monotonic()
         if address not in self._producers:
+            self._shut_idle(now)
             self._open(address)
         self._producers.move_to_end(address)
-        socket, _ = self._producers[address]
-        sending = socket.send(encode_peer(message), flags=zmq.NOBLOCK)
+        producer = self._producers[address]
+        producer.used_at = now
+        sending = producer.socket.send(encode_peer(message), flags=zmq.NOBLOCK)
         asyncio.ensure_future(sending).add_done_callback(_drop_error)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Producers to which there is a socket; the one used longest ago comes first."""
+        return list(self._producers)
 
     async def close(self) -> None:
         """Close every socket and wait for their readers."""
-        readers = [self._shut(address) for address in list(self._producers)]
+        readers = [self._shut(address) for address in self.addresses]
         await asyncio.gather(*readers, return_exceptions=True)
 
     def _open(self, address: str) -> None:
@@ -70,20 +92,29 @@ class ConsumerEndpoint:
         socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
         socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
+        send_heartbeats(socket)
         socket.connect(prepare_dial(socket, address))
-        self._producers[address] = (socket, asyncio.create_task(self._receive(socket)))
+        self._producers[address] = _Producer(socket, asyncio.create_task(self._receive(socket)))
+
+    def _shut_idle(self, now: float) -> None:
+        for address in [one for one, it in self._producers.items() if it.used_at <= now - IDLE_S]:
+            self._shut(address)
 
     def _shut(self, address: str) -> asyncio.Task[None]:
-        socket, reader = self._producers.pop(address)
-        reader.cancel()
-        socket.close()
-        return reader
+        producer = self._producers.pop(address)
+        producer.reader.cancel()
+        producer.socket.close()
+        return producer.reader
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             message = _decode(await socket.recv())
             if message is not None:
-                self._on_message(message)
+                try:
+                    self._on_message(message)
+                except Exception as error:
+                    _log.error("a producer's %s failed", type(message).__name__, exc_info=error)
 
 
 def _decode(frame: bytes) -> ToConsumer | None:

@@ -26,6 +26,7 @@ from baton_core.sessions.peer_messages import (
     encode_peer,
 )
 from baton_kv.curve import CurveKeys, protect
+from baton_kv.heartbeats import send_heartbeats
 
 MAX_QUEUED_MESSAGES: Final = 10_000
 """Per consumer; beyond it messages are dropped."""
@@ -51,6 +52,9 @@ class ProducerEndpoint:
         self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        # A consumer that has lost its connection comes again under its name before the end is seen here.
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        send_heartbeats(self._socket)
         protect(self._socket, curve)
         try:
             self._socket.bind(address)
