@@ -103,6 +103,9 @@ class AutoConnector(KVConnector):
         self._shared_memory.abort(pull_id)
         return self._tcp.abort(pull_id)
 
+    def gone_peers(self) -> list[str]:
+        return self._shared_memory.gone_peers()
+
     def disconnect(self, peer_id: str) -> None:
         connector = self._chosen.pop(peer_id, None)
         if connector is not None:

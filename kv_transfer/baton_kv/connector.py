@@ -159,6 +159,10 @@ class KVConnector(ABC):
         """Name of the transport that the blocks of a connected peer take."""
         return self.capabilities.name
 
+    def gone_peers(self) -> list[str]:
+        """Return the connected peers whose pools are known to be gone for ever; others may be, too."""
+        return []
+
     @abstractmethod
     def disconnect(self, peer_id: str) -> None:
         """Drop what `connect` opened; pulls in flight from it fail. Does nothing for an unknown id."""

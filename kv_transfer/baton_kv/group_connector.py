@@ -179,8 +179,11 @@ class GroupConnector(KVConnector):
     def transport_of(self, peer_id: str) -> str:
         return self._own.transport_of(peer_id)
 
+    def gone_peers(self) -> list[str]:
+        return self._own.gone_peers()
+
     def disconnect(self, peer_id: str) -> None:
-        """Drop the leader's part; the others drop theirs when the peer comes again."""
+        """Drop the leader's part; the threads of the others see for themselves."""
         self._own.disconnect(peer_id)
 
     def close(self) -> None:

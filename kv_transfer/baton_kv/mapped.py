@@ -136,6 +136,9 @@ class MappedConnector(PoolConnector[_Peer]):
             self._end(pull, f"peer {peer_id!r} was disconnected")
         peer.pool.close()
 
+    def gone_peers(self) -> list[str]:
+        return [peer_id for peer_id, peer in self._peers.items() if not peer.pool.is_alive()]
+
     def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         require_in_range("block_id", block_ids, len(self.blocks))
         if not self._is_checked:

@@ -152,6 +152,10 @@ class RankConnector(KVConnector):
     def transport_of(self, peer_id: str) -> str:
         return self._inner.transport_of(self._peers[peer_id][0])
 
+    def gone_peers(self) -> list[str]:
+        gone = set(self._inner.gone_peers())
+        return [peer_id for peer_id, names in self._peers.items() if not gone.isdisjoint(names)]
+
     def disconnect(self, peer_id: str) -> None:
         for name in self._peers.pop(peer_id, ()):
             self._inner.disconnect(name)

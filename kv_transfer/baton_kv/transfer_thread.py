@@ -28,6 +28,10 @@ from baton_kv.connector import KVConnector
 
 MAX_BATCH: Final = 64
 """Effects taken between two steps of the connector."""
+LOOK_S: Final = 2.0
+"""Between two looks for pools of other workers that are gone, or are not used."""
+IDLE_S: Final = 300.0
+"""A pool from which nothing was pulled for so long is closed; the next pull opens it again."""
 _PAUSE_S: Final = 0.1
 """Pause after a fault that may show again at once."""
 _log = logging.getLogger(__name__)
@@ -42,6 +46,13 @@ class Connected:
     """Name of the transport that its blocks take."""
 
 
+@dataclass(slots=True)
+class _OpenPool:
+    epoch: int
+    used_at: float = 0.0
+    """When the last pull from it began."""
+
+
 TransferEffect = ComputeChecksums | Pull | AbortPull
 TransferEvent = ChecksumsComputed | ChecksumsFailed | Connected | PullDone | PullAborted
 
@@ -52,7 +63,7 @@ class TransferThread:
     Pulls and checksums that are not answered yet are at most `max_outstanding`: one more is refused with
     False, as is everything after `close`. Each one accepted is answered exactly once, unless `close`
     overtakes it. Aborts always find room: there is at most one per pull. A pull opens its source's pool,
-    unless the pool of this epoch is open.
+    unless the pool of this epoch is open. Pools that are gone or not used are closed.
 
     `deliver` runs on the transfer thread and must neither block nor raise, such as
     `lambda events: loop.call_soon_threadsafe(on_events, events)`.
@@ -71,8 +82,10 @@ class TransferThread:
         self._effects: queue.SimpleQueue[TransferEffect | None] = queue.SimpleQueue()
         """None is the last one."""
         self._in_flight: dict[int, Pull] = {}
-        self._epochs: dict[str, int] = {}
-        """The epoch of each worker whose pool is open."""
+        self._pools: dict[str, _OpenPool] = {}
+        """The open pools, by worker."""
+        self._look_at = 0.0
+        """When to look at them again."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="kv-transfer", daemon=True)
 
@@ -112,6 +125,7 @@ class TransferThread:
                 is_running = self._take_effects(events)
                 if is_running:
                     events.extend(self._poll())
+                    self._close_unused(time.monotonic())
                 if events:
                     self._deliver(events)
                 if is_running and self._effects.empty():
@@ -154,8 +168,10 @@ class TransferThread:
     def _pull(self, pull: Pull) -> list[TransferEvent]:
         events: list[TransferEvent] = []
         try:
-            if self._epochs.get(pull.source.worker_id) != pull.source.epoch:
+            pool = self._pools.get(pull.source.worker_id)
+            if pool is None or pool.epoch != pull.source.epoch:
                 events.append(self._connect(pull.source))
+            self._pools[pull.source.worker_id].used_at = time.monotonic()
             self._connector.pull(pull)
             self._in_flight[pull.pull_id] = pull
         except Exception as error:
@@ -164,9 +180,9 @@ class TransferThread:
         return events
 
     def _connect(self, source: KVSource) -> Connected:
-        self._epochs.pop(source.worker_id, None)
+        self._pools.pop(source.worker_id, None)
         self._connector.connect(source.worker_id, source.kv_description)
-        self._epochs[source.worker_id] = source.epoch
+        self._pools[source.worker_id] = _OpenPool(source.epoch)
         return Connected(worker_id=source.worker_id, transport=self._connector.transport_of(source.worker_id))
 
     def _abort(self, pull_id: int) -> PullAborted:
@@ -191,9 +207,23 @@ class TransferThread:
             self._forget(done.pull_id)
         return [*ended]
 
+    def _close_unused(self, now: float) -> None:
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        used = {pull.source.worker_id for pull in self._in_flight.values()}
+        try:
+            gone = self._connector.gone_peers()
+            for worker_id, pool in list(self._pools.items()):
+                if worker_id not in used and (worker_id in gone or pool.used_at <= now - IDLE_S):
+                    del self._pools[worker_id]
+                    self._connector.disconnect(worker_id)
+        except Exception as error:
+            _log.error("the KV connector cannot close a pool", exc_info=error)
+
     def _wait(self) -> None:
         try:
-            self._connector.wait()
+            self._connector.wait(LOOK_S)
         except Exception as error:
             _log.error("the KV connector cannot wait", exc_info=error)
             time.sleep(_PAUSE_S)

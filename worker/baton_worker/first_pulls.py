@@ -31,7 +31,7 @@ class FirstPull:
 
 
 class FirstPulls:
-    """Logs the first copy from each start of a worker, and remembers it by the worker's name.
+    """Logs the first copy each time that a worker's pool was opened, and remembers it by the worker's name.
 
     Args:
         expected: bytes per second by transport, as `measure_expected` gives them.

@@ -59,6 +59,9 @@ class DelayingConnector(KVConnector):
             return PullAborted(pull_id=pull_id, is_fenced=True)
         return self._inner.abort(pull_id)
 
+    def gone_peers(self) -> list[str]:
+        return self._inner.gone_peers()
+
     def disconnect(self, peer_id: str) -> None:
         self._inner.disconnect(peer_id)
 

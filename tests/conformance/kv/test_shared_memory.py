@@ -9,17 +9,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.worker.worker_events import PullDone
+from baton_kv import transfer_thread
 from baton_kv.connector import ProducerUnreachableError
 from baton_kv.description import Offer, decode_description, describe_pool
 from baton_kv.pool_memory import reserve_memory
 from baton_kv.pool_socket import PoolListener, request_pool
 from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.transfer_thread import TransferEvent, TransferThread
+from tests.conformance.kv.groups import open_groups
 from tests.conformance.kv.pairs import LARGE, PRODUCER, SMALL, Site, make_pull, open_site, run_pull
 from tests.conformance.kv.processes import ProducerProcess, start_producer
 from tests.conformance.kv.producer_process import pattern
@@ -51,6 +58,13 @@ def open_resources() -> Counter[str]:
     """Descriptors and pool mappings of this process."""
     maps = Path("/proc/self/maps").read_text().count("/memfd:baton-kv")
     return Counter(descriptors=len(os.listdir("/proc/self/fd")), maps=maps, threads=threading.active_count())
+
+
+def wait_for_maps(num_maps: int) -> None:
+    deadline = time.monotonic() + 10.0
+    while open_resources()["maps"] > num_maps:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_blocks_cross_processes_and_a_restart(site: Site) -> None:
@@ -104,6 +118,27 @@ def test_a_killed_holder_leaves_nothing_behind(site: Site, tmp_path: Path) -> No
         producer.kill()
         assert address not in Path("/proc/net/unix").read_text()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_lets_go_of_the_memory_of_a_holder_that_is_gone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_thread, "LOOK_S", 0.01)
+    consumer = site.worker()
+    events: SimpleQueue[list[TransferEvent]] = SimpleQueue()
+    thread = TransferThread(consumer.connector, events.put)
+    thread.start()
+    before = open_resources()
+    with start_producer("shared_memory") as producer:
+        pull = producer.pull_of({0: 5})
+        source = replace(pull.source, kv_description=producer.description)
+        assert thread.execute(replace(pull, source=source))
+        while not isinstance(events.get(timeout=10.0)[-1], PullDone):
+            pass
+        assert open_resources()["maps"] == before["maps"] + 1
+        producer.kill()
+    wait_for_maps(before["maps"])
+    thread.close(10.0)
 
 
 def test_neither_descriptors_nor_mappings_grow_over_reconnects(site: Site) -> None:
@@ -177,3 +212,16 @@ def test_the_listener_answers_while_the_holder_is_busy(site: Site) -> None:
         consumer.connector.connect(PRODUCER, producer.connector.describe())
     for consumer in consumers:
         assert run_pull(consumer, make_pull(producer, {0: 0})).error == ""
+
+
+def test_all_ranks_let_go_of_the_memory_of_a_group_that_is_gone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_thread, "LOOK_S", 0.01)
+    two = ParallelSizes(tensor=2)
+    with open_groups(site, SMALL, two, two) as (producer, consumer):
+        before = open_resources()
+        assert consumer.pull(producer, {0: 1}).error == ""
+        assert open_resources()["maps"] == before["maps"] + 2
+        producer.close()
+        wait_for_maps(before["maps"])

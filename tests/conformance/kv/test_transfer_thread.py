@@ -20,6 +20,7 @@ from baton_core.worker.worker_events import (
     PullAborted,
     PullDone,
 )
+from baton_kv import transfer_thread
 from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.transfer_thread import Connected, TransferEvent, TransferThread
@@ -131,6 +132,23 @@ def test_a_pool_is_opened_once_for_each_epoch(rig: Rig) -> None:
     assert isinstance(connected, Connected)
     assert isinstance(done, PullDone)
     assert "epoch is 2; allowed: 1" in done.error
+
+
+@pytest.fixture
+def short_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_thread, "LOOK_S", 0.01)
+    monkeypatch.setattr(transfer_thread, "IDLE_S", 0.05)
+
+
+@pytest.mark.usefixtures("short_idle")
+def test_a_pool_that_is_not_used_is_closed_and_opened_again(rig: Rig) -> None:
+    for pull_id in (1, 2):
+        assert rig.thread.execute(pull_from(rig.producer, {4: 2}, pull_id=pull_id))
+        opened, done = rig.inbox.take(2)
+        assert isinstance(opened, Connected)
+        assert isinstance(done, PullDone)
+        assert done.error == ""
+        time.sleep(0.3)
 
 
 def test_each_pull_ends_once_whichever_of_them_is_over_first(rig: Rig) -> None:
