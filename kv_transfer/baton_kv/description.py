@@ -66,12 +66,14 @@ class GroupDescription(PoolDescription, frozen=True, kw_only=True):
     tensor: Annotated[int, msgspec.Meta(ge=1)]
     pipeline: Annotated[int, msgspec.Meta(ge=1)]
     """Sizes of the group."""
+    stages: tuple[Annotated[int, msgspec.Meta(ge=1)], ...] = ()
+    """Layers of each stage; empty divides them evenly."""
     members: tuple[bytes, ...]
     """Description of each rank's pool, by rank."""
 
     @property
     def sizes(self) -> ParallelSizes:
-        return ParallelSizes(tensor=self.tensor, pipeline=self.pipeline)
+        return ParallelSizes(tensor=self.tensor, pipeline=self.pipeline, stages=self.stages)
 
 
 DescriptionT = TypeVar("DescriptionT", bound=PoolDescription)
@@ -103,12 +105,16 @@ def decode_group(data: bytes, spec: KVSpec) -> GroupDescription:
     """Read the description of a group of ranks, whose whole blocks are of `spec`.
 
     Raises:
-        IncompatibleWorkerError: as `decode_description`, or a number of ranks that is not that of its sizes.
+        IncompatibleWorkerError: as `decode_description`, or ranks or stages that do not make up the group.
     """
     group = _checked(_decode_group, data, spec)
     if len(group.members) != group.sizes.num_ranks:
         text = f"members of the peer's group are {len(group.members)}"
         raise IncompatibleWorkerError(f"{text}; allowed: {group.sizes.num_ranks}, the product of its sizes")
+    num_layers = sum(len(one.layers) for one in spec.groups)
+    if group.stages and (len(group.stages), sum(group.stages)) != (group.pipeline, num_layers):
+        text = f"stages of the peer's group are {group.stages}"
+        raise IncompatibleWorkerError(f"{text}; allowed: {group.pipeline} of {num_layers} layers together")
     return group
 
 

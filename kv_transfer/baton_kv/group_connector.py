@@ -112,6 +112,7 @@ class GroupConnector(KVConnector):
                 offers=(),
                 tensor=self._sizes.tensor,
                 pipeline=self._sizes.pipeline,
+                stages=self._sizes.stages,
                 members=tuple(self._descriptions[rank] for rank in range(self._sizes.num_ranks)),
             )
         )

@@ -29,6 +29,8 @@ from tests.conformance.kv.pairs import LARGE, SMALL, Site, needs_nixl, open_site
 BLOCKS = {4: 1, 5: 2, 9: 0}
 ONE, TWO, FOUR = (ParallelSizes(tensor=size) for size in (1, 2, 4))
 STAGES = ParallelSizes(pipeline=2)
+DEEP = replace(SMALL, num_layers=4, groups=())
+UNEVEN = ParallelSizes(pipeline=2, stages=(1, 3))
 
 
 @pytest.fixture(params=["shared_memory", "tcp", "auto", "in_process", pytest.param("nixl", marks=needs_nixl)])
@@ -39,13 +41,17 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.mark.parametrize(
     "sizes",
-    [(ONE, TWO, FOUR, ONE), (STAGES, TWO, ParallelSizes(tensor=2, pipeline=2))],
-    ids=["1 to 2 to 4 to 1", "stages to 2 to both"],
+    [
+        (ONE, TWO, FOUR, ONE),
+        (STAGES, TWO, ParallelSizes(tensor=2, pipeline=2)),
+        (UNEVEN, STAGES, UNEVEN, UNEVEN, TWO),
+    ],
+    ids=["1 to 2 to 4 to 1", "stages to 2 to both", "stages of other lengths"],
 )
 def test_blocks_go_from_group_to_group_and_stay_the_same(
     site: Site, sizes: tuple[ParallelSizes, ...]
 ) -> None:
-    with open_groups(site, SMALL, *sizes) as groups:
+    with open_groups(site, DEEP, *sizes) as groups:
         first, held = groups[0], groups[0].blocks()
         block_map = BLOCKS
         for producer, consumer in pairwise(groups):
@@ -152,6 +158,10 @@ def test_a_group_of_another_cache_is_refused(checked: Site) -> None:
         group = msgspec.structs.replace(decode_group(producer.description, SMALL), tensor=4)
         with pytest.raises(IncompatibleWorkerError, match="members of the peer's group are 2; allowed: 4"):
             decode_group(group.encode(), SMALL)
+        for stages in ((1, 1), (3,), (0, 2)):
+            group = msgspec.structs.replace(decode_group(producer.description, SMALL), stages=stages)
+            with pytest.raises(IncompatibleWorkerError, match=r"stages of the peer's group are|>= 1"):
+                decode_group(group.encode(), SMALL)
 
 
 def test_an_aborted_pull_ends_at_all_ranks_and_the_next_one_goes_on(checked: Site) -> None:
