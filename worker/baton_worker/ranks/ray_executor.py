@@ -79,7 +79,7 @@ class RayExecutor(RankStarter):
     def close(self) -> None:
         """End the actors, and give the placement group back if it was made for them."""
         if ray.is_initialized():
-            with suppress(RayError, TimeoutError):
+            with suppress(RayError, TimeoutError, ValueError):
                 ray_cluster.within(_END_WITHIN_S, self._give_back)
         self._actors, self._group = [], None
 
@@ -101,7 +101,7 @@ class RayExecutor(RankStarter):
                 calls[rank] = actor, call
             check = _checking({rank: call for rank, (_, call) in calls.items()})
             channels = listener.accept(set(bundles), self._settings.timeout_s, check)
-        return [_RayRank(rank, channels[rank], *calls[rank]) for rank in bundles]
+        return [RayRank(rank, channels[rank], *calls[rank]) for rank in bundles]
 
 
 class RankActor:
@@ -122,8 +122,11 @@ class RankActor:
         import_module("baton_worker.rank_process").follow(address, rank, {}, token, within_s)
 
 
-class _RayRank(StartedRank):
-    """A rank that is an actor."""
+class RayRank(StartedRank):
+    """A rank that is an actor, which ends when Ray is shut down.
+
+    Calls of Ray would start another cluster then.
+    """
 
     def __init__(self, rank: int, channel: RankChannel, actor: Any, call: Any) -> None:
         super().__init__(rank, channel)
@@ -131,10 +134,13 @@ class _RayRank(StartedRank):
         self._call = call
 
     def kill(self) -> None:
-        with suppress(RayError):
-            ray.kill(self._actor, no_restart=True)
+        if ray.is_initialized():
+            with suppress(RayError, ValueError):  # an actor of a cluster that was left is no actor here
+                ray.kill(self._actor, no_restart=True)
 
     def has_ended(self, within_s: float) -> bool:
+        if not ray.is_initialized():
+            return True
         ended, _ = ray.wait([self._call], timeout=within_s)
         return bool(ended)
 
@@ -144,6 +150,8 @@ class _RayRank(StartedRank):
 
 def why_ended(call: Any, within_s: float) -> str:
     """Return how an actor's call ended; empty where it goes on for longer."""
+    if not ray.is_initialized():
+        return "Ray was shut down"
     try:
         ray.get(call, timeout=within_s)
     except GetTimeoutError:
