@@ -81,7 +81,9 @@ class GroupConnector(KVConnector):
         """Answers to the last request for checksums, by rank."""
         self._num_requests = 0
         self._ended: list[PullDone] = []
-        name = "+".join(f"{one}, pools of ranks apart" for one in own.capabilities.name.split("+"))
+        # Parts of blocks are read as they lie: who has them in another order has no transport in common.
+        apart = f"pools of ranks apart, K {spec.k_axes}, V {spec.v_axes}"
+        name = "+".join(f"{one}, {apart}" for one in own.capabilities.name.split("+"))
         is_safe = own.capabilities.has_safe_abort and not self._others
         self.capabilities = replace(own.capabilities, name=name, has_safe_abort=is_safe)
 

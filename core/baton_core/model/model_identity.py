@@ -11,7 +11,8 @@ from baton_core.model.model_description import ModelDescription, require_equal
 PROTOCOL_VERSION: Final = 4
 _HINTS: Final = {
     "weights": "; the same weight files",
-    "transport": "; workers with pools of ranks apart pair with each other alone: the same --rank-pools",
+    "transport": "; workers with pools of ranks apart pair with each other alone, and with the same order of "
+    "K and V in memory: the same --rank-pools and kind of processor",
     "kv_variant": "; the same --max-model-len: this model's rotary embeddings depend on it",
     "kv_windows": "; the same --max-model-len where one is below a window",
     "quantization": "; the same --quantization, '' is a worker without",

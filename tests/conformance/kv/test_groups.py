@@ -67,10 +67,12 @@ def test_blocks_go_from_group_to_group_and_stay_the_same(
         assert torch.equal(first.blocks(), held)
 
 
-def test_a_group_has_no_transport_in_common_with_a_worker_of_one_pool(site: Site) -> None:
-    with open_groups(site, SMALL, TWO) as (group,):
+def test_a_group_has_no_transport_in_common_with_one_pool_or_another_layout(site: Site) -> None:
+    transposed = replace(SMALL, v_axes="HDT")
+    with open_groups(site, SMALL, TWO) as (group,), open_groups(site, transposed, TWO) as (other,):
         own = make_identity(transport=group.leader.capabilities.name)
-        for name in site.worker().connector.capabilities.name.split("+"):
+        names = (site.worker().connector.capabilities.name, other.leader.capabilities.name)
+        for name in (one for joined in names for one in joined.split("+")):
             with pytest.raises(IncompatibleWorkerError, match="the same --rank-pools"):
                 own.require_compatible(make_identity(transport=name))
 
