@@ -105,7 +105,8 @@ class PlainConsumerConnections:
         self._timings = timings
         self._num_blocks = num_blocks
         self._epoll = select.epoll()
-        self._epoll.register(self._listener, select.EPOLLIN)
+        # Each connection is told of once: one for which there is no file would end every wait otherwise.
+        self._epoll.register(self._listener, select.EPOLLIN | select.EPOLLET)
         self._streams: dict[bytes, FrameStream[ToProducer]] = {}
         self._names: dict[int, bytes] = {}
         """Names of the consumers, by file."""
@@ -118,7 +119,8 @@ class PlainConsumerConnections:
     def receive(self) -> Iterator[tuple[bytes, ToProducer | None]]:
         for file, _ in self._epoll.poll(0, _MAX_EVENTS):
             if file == self._listener.fileno():
-                self._accept()
+                while self._accept():
+                    pass
             else:
                 yield from self._receive_from(file)
 
@@ -144,14 +146,17 @@ class PlainConsumerConnections:
         self._epoll.close()
         self._listener.close()
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Take a connection that waits; False where none does, or there are too many files."""
         try:
             connection, _ = self._listener.accept()
+        except ConnectionAbortedError:
+            return True
         except OSError:
-            return  # it has gone already, or there are too many files
+            return False
         if len(self._streams) >= MAX_CONSUMERS:
             connection.close()
-            return
+            return True
         _configure(connection, self._timings)
         name = b"%d" % next(self._numbers)
         self._streams[name] = FrameStream(
@@ -159,6 +164,7 @@ class PlainConsumerConnections:
         )
         self._names[connection.fileno()] = name
         self._epoll.register(connection, select.EPOLLIN)
+        return True
 
     def _receive_from(self, file: int) -> Iterator[tuple[bytes, ToProducer | None]]:
         if (consumer_id := self._names.get(file)) is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -275,6 +277,24 @@ def num_polls_within(connector: CountingConnector, seconds: float) -> int:
     before = connector.num_polls
     time.sleep(seconds)
     return connector.num_polls - before
+
+
+def test_a_connection_that_finds_no_file_does_not_keep_the_thread_awake(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, consumer = site.pair()
+
+    def accept(listener: socket.socket) -> tuple[socket.socket, str]:
+        raise OSError(errno.EMFILE, "too many files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "accept", accept)
+        assert producer.connector.poll() == []
+        started = time.monotonic()
+        producer.connector.wait(0.2)
+        assert time.monotonic() - started > 0.1
+    consumer.connector.connect(PRODUCER, producer.connector.describe())
+    assert run_pull(consumer, make_pull(producer, {0: 1})).error == ""
 
 
 def test_an_idle_thread_sleeps_and_serves_its_peers_all_the_same(site: Site) -> None:
