@@ -12,7 +12,7 @@ from baton.config.flags import IMPORTABLE, LAYER_COUNTS, NAME
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 
-RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
+RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
 EXECUTORS: Final = ("mp", "ray", "uni")
 STRATEGIES: Final = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
