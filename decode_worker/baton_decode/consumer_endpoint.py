@@ -26,7 +26,7 @@ from baton_core.sessions.peer_messages import (
     decode_peer,
     encode_peer,
 )
-from baton_kv.curve import prepare_dial
+from baton_kv.curve import prepare_dial, without_key
 from baton_kv.heartbeats import send_heartbeats
 
 MAX_PRODUCERS: Final = 960
@@ -65,7 +65,7 @@ class ConsumerEndpoint:
         """
         now = time.monotonic()
         if address not in self._producers:
-            self._shut_idle(now)
+            self._shut_unused(address, now)
             self._open(address)
         self._producers.move_to_end(address)
         producer = self._producers[address]
@@ -97,9 +97,12 @@ class ConsumerEndpoint:
         socket.connect(prepare_dial(socket, address))
         self._producers[address] = _Producer(socket, asyncio.create_task(self._receive(socket)))
 
-    def _shut_idle(self, now: float) -> None:
-        for address in [one for one, it in self._producers.items() if it.used_at <= now - IDLE_S]:
-            self._shut(address)
+    def _shut_unused(self, new_address: str, now: float) -> None:
+        """Shut what has not been used for long, or leads where another producer listens now."""
+        for address, producer in list(self._producers.items()):
+            is_replaced = without_key(address) == without_key(new_address)
+            if is_replaced or producer.used_at <= now - IDLE_S:
+                self._shut(address)
 
     def _shut(self, address: str) -> asyncio.Task[None]:
         producer = self._producers.pop(address)

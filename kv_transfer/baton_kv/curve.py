@@ -94,6 +94,11 @@ def has_key(address: str) -> bool:
     return "#" in address
 
 
+def without_key(address: str) -> str:
+    """Return the endpoint to connect to."""
+    return address.partition("#")[0]
+
+
 def prepare_dial(socket: zmq.Socket[Any], address: str) -> str:
     """Use the key that `address` carries, if it does; returns the endpoint to connect to.
 

@@ -24,7 +24,7 @@ from baton_kv.connector import (
     ProducerUnreachableError,
     VerifiesBy,
 )
-from baton_kv.curve import has_key
+from baton_kv.curve import has_key, without_key
 from baton_kv.description import Offer
 from baton_kv.landing import Landing
 from baton_kv.part_reads import PartRead, PoolPart
@@ -236,7 +236,7 @@ class TcpConnector(PoolConnector[_Peer]):
         blocks = PoolPart(self._pool.blocks, part.targets) if part else self._pool.blocks
         return ProducerLink(
             connection,
-            ProducerAddress(name=f"producer {peer_id!r}", endpoint=endpoint.partition("#")[0], token=token),
+            ProducerAddress(name=f"producer {peer_id!r}", endpoint=without_key(endpoint), token=token),
             Landing(blocks, self._spec, spec),
             part,
             silence_s=self._timings.silence_s,

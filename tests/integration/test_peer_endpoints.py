@@ -160,6 +160,19 @@ def test_a_socket_that_is_not_used_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(scenario())
 
 
+def test_a_producer_with_other_keys_replaces_the_one_at_its_address() -> None:
+    async def scenario() -> None:
+        with zmq.asyncio.Context() as context:
+            consumer = ConsumerEndpoint(context, "decode-1", print)
+            addresses = [CurveKeys.make().address("tcp://127.0.0.1:1") for _ in range(2)]
+            for address in addresses:
+                consumer.send(address, RELEASE)
+            assert consumer.addresses == addresses[1:]
+            await consumer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_message_that_fails_does_not_end_the_channel() -> None:
     async def scenario() -> None:
         with zmq.asyncio.Context() as context:
