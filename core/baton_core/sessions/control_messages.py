@@ -62,6 +62,12 @@ class EnginePart(StrEnum):
     """It has everything, but computes nothing."""
 
 
+ENGINE_MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
+"""Parts without which an engine takes no request."""
+AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: ENGINE_MEMORY, 2: ENGINE_MEMORY}
+"""The engine parts that each level of sleep gives up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """Router to worker. Answered by one `ControlResult`."""

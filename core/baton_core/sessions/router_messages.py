@@ -78,6 +78,15 @@ class RequestSpec:
         """Number of sequences that a worker has to run."""
         return len(self.resumed) or self.params.n
 
+    def num_needed_tokens(self, headroom_tokens: int) -> int:
+        """Return the tokens of the longest sequence, and of output the headroom, or all if that is less."""
+        num_prompt_tokens, max_tokens = len(self.prompt_token_ids), self.params.max_tokens
+        if self.pooling is not None:
+            return num_prompt_tokens
+        num_tokens = num_prompt_tokens + max((len(one.token_ids) for one in self.resumed), default=0)
+        most = num_tokens + 1 if max_tokens is None else num_prompt_tokens + max_tokens
+        return min(most, num_tokens + headroom_tokens)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVSource:

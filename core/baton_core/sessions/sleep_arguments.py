@@ -33,12 +33,14 @@ def read_sleep_level(argument_json: str) -> int:
     return level
 
 
-def check_wake_up(argument_json: str) -> None:
-    """Refuse to take back what no engine has.
+def read_wake_up_tags(argument_json: str) -> frozenset[EnginePart]:
+    """Return the parts that a wake-up takes back; none means all.
 
     Raises:
         InvalidRequestError: the argument is wrong, or one of its tags.
     """
-    for tag in read_argument(argument_json, WakeUpArgument).tags:
+    tags = read_argument(argument_json, WakeUpArgument).tags
+    for tag in tags:
         if tag not in tuple(EnginePart):
             raise InvalidRequestError("tags", tag, ", ".join(EnginePart))
+    return frozenset(map(EnginePart, tags))

@@ -70,7 +70,7 @@ class Operations:
         self._role_turns = Turns("change of roles")
         """Each change is checked against what the one before it has left."""
         self._turns = Turns("sleep, wake_up or weight update")
-        self._sleep = FleetSleep(self._control, fleet.workers, num_requests, self._turns)
+        self._sleep = FleetSleep(self._control, fleet, num_requests, self._turns)
         self._updates = WeightUpdates(self._control, fleet, hold, self._turns)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}
@@ -109,18 +109,21 @@ class Operations:
             pending.put(worker_id, result)
 
     def on_joined(self, worker_id: str) -> None:
-        """Bring a worker to the weights that are served."""
+        """Bring a worker to the weights that are served, and to sleep if the others do."""
         self._updates.on_joined(worker_id)
+        self._sleep.on_joined(worker_id)
 
     def close(self) -> None:
         """Cancel what runs or waits for its turn."""
         self._updates.close()
+        self._sleep.close()
         self._turns.close()
         self._role_turns.close()
 
     def on_left(self, worker_id: str, reason: str) -> None:
         """Fail the results of a worker whose session is over."""
         self._updates.on_left(worker_id)
+        self._sleep.on_left(worker_id)
         for control_id, pending in self._open.items():
             pending.put(
                 worker_id, _failed(control_id, ErrorCode.WORKER_LOST, f"the worker was lost: {reason}")

@@ -27,6 +27,7 @@ from baton_core.weight_update import WeightUpdate, WeightVersion
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.turns import Turns
+from baton_router.operations.worker_tasks import WorkerTasks
 
 Results: TypeAlias = dict[str, ControlResult]
 ControlWorkers: TypeAlias = Callable[[ControlAction, str, float, Sequence[str]], Awaitable[Results]]
@@ -55,8 +56,8 @@ class WeightUpdates:
         self._hold = hold
         self._turns = turns
         self._update = WeightUpdate()
-        self._bringing: dict[str, asyncio.Task[None]] = {}
-        """Tasks that have a worker load the version that is served, by its name; some may have ended."""
+        self._bringing = WorkerTasks()
+        """Tasks that have a worker load the version that is served."""
 
     async def step(
         self, action: ControlAction, argument_json: str, timeout_s: float, worker_ids: Sequence[str]
@@ -87,19 +88,14 @@ class WeightUpdates:
         """Have a worker with other weights load those that are served."""
         if self._fleet.version is None or self._fleet.has_served_weights(worker_id):
             return
-        running = self._bringing.get(worker_id)
-        if running is None or running.done():
-            task = asyncio.get_running_loop().create_task(self._bring(worker_id))
-            self._bringing[worker_id] = task
+        self._bringing.begin(worker_id, partial(self._bring, worker_id))
 
     def on_left(self, worker_id: str) -> None:
-        if (task := self._bringing.pop(worker_id, None)) is not None:
-            task.cancel()
+        self._bringing.on_left(worker_id)
 
     def close(self) -> None:
         """Cancel all waits for workers."""
-        for task in self._bringing.values():
-            task.cancel()
+        self._bringing.close()
 
     async def _check(self, path: str, timeout_s: float) -> Results:
         self._update.require_open()

@@ -10,7 +10,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.requests.adapter import Adapter
-from baton_core.sessions.control_messages import EnginePart
+from baton_core.sessions.control_messages import AWAY_AT, ENGINE_MEMORY, EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.checkpoint.model_source import resolve_model
@@ -46,9 +45,6 @@ from baton_worker.ranks.rank_group import RankGroup
 AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
 """Returns a zeroed, contiguous pool of a number of blocks, whose memory is lent when it is new."""
 _log = logging.getLogger(__name__)
-_MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
-_AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
-"""The engine parts that each level of sleep gives up."""
 
 
 class ResidentEngine:
@@ -184,7 +180,7 @@ class ResidentEngine:
 
     def sleep(self, level: int) -> None:
         """Give up what `level` says; what is cached is lost from level 1 on."""
-        self._away |= _AWAY_AT[level]
+        self._away |= AWAY_AT[level]
         if level == 0:
             return
         if self._engine is not None:
@@ -210,7 +206,7 @@ class ResidentEngine:
         if EnginePart.WEIGHTS in back:
             self._wake_weights()
         away = self._away - back
-        if self._engine is None and not away & _MEMORY:
+        if self._engine is None and not away & ENGINE_MEMORY:
             assert self._model is not None, "weights come back before the pool"
             self._engine = self._start(self._model)
         self._away = away

@@ -14,7 +14,7 @@ from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity, with_weights
 from baton_core.requests.pooling import PoolingModel, decode_pooling_model
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
-from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.control_messages import ControlResult, EnginePart
 from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
@@ -58,6 +58,8 @@ class Fleet:
         """Hash of the weights that new requests begin on."""
         self._version: WeightVersion | None = None
         """The version that an operator has brought to the workers; None while these have their own."""
+        self.away: frozenset[EnginePart] = frozenset()
+        """Parts that an operator's sleep has taken from all workers."""
         self.processes = WorkerProcesses()
         """The workers' processes, where a launcher reports them."""
         self.data_parallel_size = 1
@@ -100,6 +102,16 @@ class Fleet:
         """True if a member has the weights that are served."""
         member = self._members.get(worker_id)
         return member is not None and member.info.identity.weights == self._weights
+
+    def set_away(self, parts: frozenset[EnginePart]) -> None:
+        """Have workers that join give up these parts; those that joined before have to at most these."""
+        self.away = parts
+        for member in self._members.values():
+            member.to_give_up &= parts
+
+    def has_to_sleep(self, worker_id: str) -> bool:
+        """True if a member has yet to give up what the others did."""
+        return worker_id in self._members and bool(self._members[worker_id].to_give_up)
 
     @property
     def is_ready(self) -> bool:
@@ -185,7 +197,7 @@ class Fleet:
             self._weights = info.identity.weights
         load = WorkerLoad(num_available_blocks=info.num_blocks)
         self.data_parallel_size = max(self.data_parallel_size, info.data_parallel_rank + 1)
-        self._members[info.worker_id] = Member(info=info, load=load)
+        self._members[info.worker_id] = Member(info=info, load=load, to_give_up=self.away)
         self._rates = None
         self._index.begin_epoch(info.worker_id, info.epoch)
         self._update_peer_load(info.worker_id)
@@ -331,10 +343,7 @@ class Fleet:
         return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes], adapter: str = "") -> list[WorkerView]:
-        """Return each worker as placement sees it, for a prompt whose blocks have these hashes.
-
-        `adapter` is the digest of the request's adapter.
-        """
+        """Return each worker as placement sees it, for these hashes of a prompt and the adapter's digest."""
         if self.identity is None:
             return []
         self.rates()
@@ -368,7 +377,7 @@ class Fleet:
             block_bytes=info.block_bytes if info else 1,
             num_sequences=spec.num_sequences,
             num_output_tokens=min(params.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
-            num_needed_tokens=_num_needed_tokens(spec, headroom_tokens),
+            num_needed_tokens=spec.num_needed_tokens(headroom_tokens),
             weights=spec.weights or self._weights,
             priority=spec.priority,
             data_parallel_rank=context.data_parallel_rank,
@@ -387,13 +396,3 @@ class Fleet:
         if (member := self._members.get(worker_id)) is not None:
             loads = self._peer_loads.values()
             member.set_peer_load([load[worker_id] for load in loads if worker_id in load])
-
-
-def _num_needed_tokens(spec: RequestSpec, headroom_tokens: int) -> int:
-    """Return the known tokens of the longest sequence, plus the output tokens it is expected to get."""
-    if spec.pooling is not None:
-        return len(spec.prompt_token_ids)
-    num_prompt_tokens, max_tokens = len(spec.prompt_token_ids), spec.params.max_tokens
-    num_tokens = num_prompt_tokens + max((len(one.token_ids) for one in spec.resumed), default=0)
-    most = num_tokens + 1 if max_tokens is None else num_prompt_tokens + max_tokens
-    return min(most, num_tokens + headroom_tokens)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from baton_core.load_reservation import NO_LOAD, LoadReservation, total
 from baton_core.model.model_identity import with_weights
+from baton_core.sessions.control_messages import ENGINE_MEMORY, EnginePart
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.token_queue import TokenQueue
 from baton_router.core.placement.placement_snapshot import (
@@ -28,6 +29,8 @@ class Member:
     num_reserved_sequences: int = 0
     num_reserved_blocks: int = 0
     """Blocks of prompts that are on their way to it."""
+    to_give_up: frozenset[EnginePart] = frozenset()
+    """Parts that the other workers gave up: it counts as without them until it reports so itself."""
     peer_load: LoadReservation = NO_LOAD
     """Load reserved by all other routers together."""
     queue: TokenQueue = field(default_factory=TokenQueue)
@@ -45,6 +48,7 @@ class Member:
     def __post_init__(self) -> None:
         paging, info = self.info.identity.paging, self.info
         self.max_model_len = paging.max_tokens(info.num_blocks, 1, info.max_model_len)
+        self.set_load(self.load)
 
     @property
     def role(self) -> Role:
@@ -63,6 +67,11 @@ class Member:
 
     def set_load(self, load: WorkerLoad) -> None:
         """Replace the load, without its queue: only a report of the worker changes that."""
+        sleeps, pauses = bool(self.to_give_up & ENGINE_MEMORY), EnginePart.SCHEDULING in self.to_give_up
+        if sleeps > load.is_asleep or pauses > load.is_paused:
+            load = replace(load, is_asleep=sleeps or load.is_asleep, is_paused=pauses or load.is_paused)
+        else:
+            self.to_give_up = frozenset()
         self.load, self._last_view = load, None
 
     def set_weights(self, weights: str) -> None:
