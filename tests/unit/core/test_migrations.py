@@ -8,6 +8,7 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
+from baton_core.sessions.control_messages import AWAY_AT
 from baton_core.sessions.router_messages import (
     Cancel,
     Failed,
@@ -163,6 +164,41 @@ def test_it_gives_up_when_none_comes() -> None:
     )
 
 
+def test_the_wait_begins_anew_when_the_next_worker_is_lost_too() -> None:
+    client = Client("d", split=SplitMode.NEVER)
+    client.submit()
+    client.join("d2")
+    lose(client, "d", now=1.0)
+    lose(client, "d2", now=17.0)
+    client.wait(17.0)
+    assert not client.ends
+    assert client.core.next_deadline() == 32.0
+    client.wait(32.0)
+    assert "waited 15.0 s for a worker" in client.terminal.message  # type: ignore[union-attr]
+
+
+def test_it_waits_as_long_as_an_operator_has_paused_the_workers() -> None:
+    client = decoding("d", split=SplitMode.NEVER)
+    client.join("d2")
+    client.heartbeat("d2", is_paused=True)
+    lose(client, "d", now=1.0)
+    for second in range(2, 90):
+        client.heartbeat("d2", now=float(second), is_paused=True)
+        client.wait(float(second))
+    assert not client.ends
+    assert kinds(client.heartbeat("d2", now=90.0)) == [("d2", Generate)]
+
+
+def test_it_waits_for_a_worker_that_joins_while_the_others_are_paused() -> None:
+    client = decoding("d", split=SplitMode.NEVER)
+    client.core.fleet.set_away(AWAY_AT[0])
+    lose(client, "d", now=1.0)
+    assert kinds(client.join("d2", now=2.0)) == []
+    assert kinds(client.heartbeat("d2", now=2.1)) == []
+    client.core.fleet.set_away(frozenset())
+    assert kinds(client.heartbeat("d2", now=3.0)) == [("d2", Generate)]
+
+
 def test_a_worker_that_refused_may_have_room_later() -> None:
     client = decoding("d", split=SplitMode.NEVER)
     client.join("d2")
@@ -269,15 +305,6 @@ def test_what_fits_into_no_message_is_not_moved() -> None:
     assert "can be moved" in str(
         note(Migrations(MigrationLimits()), 0, num_prompt_tokens=MAX_MIGRATED_TOKENS + 1)
     )
-
-
-def test_the_wait_counts_from_the_last_token() -> None:
-    migrations = Migrations(MigrationLimits(wait_s=5.0))
-    note(migrations, 1, now=10.0)
-    note(migrations, 1, now=12.0)
-    assert migrations.wait_until_s == 15.0
-    note(migrations, 2, now=13.0)
-    assert migrations.wait_until_s == 18.0
 
 
 @pytest.mark.parametrize("first", ["prefill", "decode"])

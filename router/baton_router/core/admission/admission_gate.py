@@ -78,7 +78,7 @@ class AdmissionGate:
         if cost.queue_s > self._dispatch_limit.queue_s:
             reason = f"worker {outcome.prefill} has prompts for {cost.queue_s:.3g} s"
             assignment.withdraw(reason)
-            return Unplaceable(reason=reason, is_permanent=False, is_full=True)
+            return Unplaceable(reason=reason, is_permanent=False, may_pass=True)
         return outcome
 
     def check_ttft(self, now: float, remaining_s: float) -> Refusal | None:

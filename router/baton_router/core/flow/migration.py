@@ -33,7 +33,8 @@ class Migrations:
         self._num_fruitless = 0
         self._cause_s = -math.inf
         self._num_tokens = -1
-        self._since_s: float | None = None
+        self._since_s = math.inf
+        """Begin of the wait for another worker; infinite while it does not wait for one."""
         self.why = ""
         """Cause of the last migration, as the beginning of a message; empty before the first one."""
         self.code = ErrorCode.OVERLOADED
@@ -42,17 +43,19 @@ class Migrations:
     @property
     def wait_until_s(self) -> float:
         """End of the wait for another worker; infinite while it does not wait for one."""
-        return math.inf if self._since_s is None else self._since_s + self._limits.wait_s
-
-    def extend(self, now: float) -> None:
-        """Restart the wait, if there is one: there are workers, but none has room."""
-        if self._since_s is not None:
-            self._since_s = now
+        return self._since_s + self._limits.wait_s
 
     def wait(self, now: float) -> None:
-        """Begin to wait, unless a migration began the wait already."""
-        if self._since_s is None:
-            self._since_s = now
+        """Begin the wait for another worker, or begin it anew: there are some, but none can begin it now."""
+        self._since_s = now
+
+    def end_wait(self) -> None:
+        """End the wait: another worker has it."""
+        self._since_s = math.inf
+
+    def waited_s(self, now: float) -> float:
+        """Return how long there has been no other worker."""
+        return now - self._since_s
 
     def add(
         self,
@@ -74,7 +77,7 @@ class Migrations:
             return f"it has {num_known} tokens; at most {MAX_MIGRATED_TOKENS} can be moved"
         if num_tokens > self._num_tokens:
             self._num_tokens, self._num_fruitless = num_tokens, 0
-            self._since_s, self._cause_s = now, -math.inf
+            self._cause_s = -math.inf
         if now - self._cause_s >= limits.same_cause_s:
             if self._num_fruitless >= limits.max_fruitless_migrations:
                 return f"moved {self._num_fruitless} times without a new token, the maximum"

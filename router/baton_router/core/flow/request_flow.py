@@ -185,14 +185,13 @@ class RequestFlow:
 
     def on_deadline(self, now: float, why_held: str = "") -> list[RouterEffect]:
         """End or migrate a request that has waited too long; the message names the cause."""
-        waited_s = now - self._entered_s[self._state]
         match self._state:
             case FlowState.WAITING:
                 return self.refuse(now, self._gate.time_out(now, why_held or self._why_waiting))
             case FlowState.AWAITING_DECODE if now < self._accepted_s + self._limits.timeout_s:
                 return self._place_elsewhere(now, FlowInput.MIGRATE)
             case FlowState.MIGRATING:
-                text = f"waited {waited_s:.1f} s for a worker: {self._why_waiting}"
+                text = f"waited {self.migrations.waited_s(now):.1f} s for a worker: {self._why_waiting}"
                 return self.fail(now, self.migrations.code, f"{self.migrations.why}{text}")
             case _:
                 text = f"not finished within {self._limits.timeout_s:g} s, last in state {self._state}"
@@ -226,8 +225,8 @@ class RequestFlow:
             return self.refuse(now, outcome)
         if isinstance(outcome, Unplaceable):
             self._why_waiting = outcome.reason
-            if outcome.is_full:
-                self.migrations.extend(now)
+            if outcome.may_pass:
+                self.migrations.wait(now)
             is_hopeless = outcome.is_permanent and now == self._accepted_s  # later some may come back
             return self.fail(now, ErrorCode.UNAVAILABLE, outcome.reason) if is_hopeless else []
         self._begin_attempt(now)
@@ -241,6 +240,7 @@ class RequestFlow:
         """Begin an attempt at new workers, with the tokens generated so far."""
         if self._first is None:
             self._placed_s = now
+        self.migrations.end_wait()
         self._record.place(now)
         self._transferred, self._has_decoded = None, False
         self._stream.begin_attempt(self._assignment.weights)

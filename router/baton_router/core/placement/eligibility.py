@@ -21,8 +21,8 @@ class Unplaceable:
 
     reason: str
     is_permanent: bool
-    is_full: bool = False
-    """True if there are workers for it, but none has room."""
+    may_pass: bool = False
+    """True if there are workers for it, but none has room, or an operator has paused them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _absence(
             reason=f"no prefill worker {able}has weights {request.weights}", is_permanent=False
         )
     if all(one.is_paused for one in present if computes(one)):
-        return Unplaceable(reason=f"every {kind} worker {able}is paused", is_permanent=False)
+        return Unplaceable(reason=f"every {kind} worker {able}is paused", is_permanent=False, may_pass=True)
     return None
 
 
@@ -205,7 +205,7 @@ def _shortage(
     else:
         has_splitters = bool(eligible.splitters)
         why = "no decode worker has room for the prompt" if has_splitters else "every prefill worker is full"
-    return Unplaceable(reason=why, is_permanent=False, is_full=True)
+    return Unplaceable(reason=why, is_permanent=False, may_pass=True)
 
 
 def _last_part(request: PlacementRequest) -> tuple[Callable[[WorkerView], bool], str]:
