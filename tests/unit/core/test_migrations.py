@@ -135,6 +135,19 @@ def test_a_worker_that_gives_a_request_back_makes_it_move() -> None:
     assert client.says("d", back)[-1] == ("d2", Generate(spec=resumed((5, 6, 7))))
 
 
+def test_workers_that_give_it_back_one_after_the_other_were_not_killed_by_it() -> None:
+    client = Client("d", split=SplitMode.NEVER)
+    client.submit()
+    for number in range(8):
+        attempt = f"r\t{number}" if number else "r"
+        client.join(f"d{number + 2}", now=4.0 * number)
+        back = Failed(request_id=attempt, code=ErrorCode.UNAVAILABLE, message="it is leaving")
+        worker_id = f"d{number + 1}" if number else "d"
+        assert kinds(client.says(worker_id, back, now=4.0 * number)) == [(f"d{number + 2}", Generate)]
+        lose(client, worker_id, now=4.0 * number)
+    assert not client.ends
+
+
 def test_it_waits_for_a_worker_that_comes() -> None:
     client = decoding("d", split=SplitMode.NEVER)
     assert kinds(lose(client, "d")) == []
@@ -285,12 +298,14 @@ def note(
 
 
 def test_moves_are_bounded() -> None:
-    migrations = Migrations(MigrationLimits(max_migrations=4, max_fruitless_migrations=2))
+    migrations = Migrations(MigrationLimits(max_migrations=5, max_fruitless_migrations=2))
     assert [note(migrations, 0, now=0.0), note(migrations, 0, now=2.0)] == [None, None]
     assert note(migrations, 0, now=4.0) == "moved 2 times without a new token, the maximum"
+    given_back = migrations.add(4.0, ErrorCode.UNAVAILABLE, "given back", 0, 10, is_suspect=False)
+    assert given_back is None
     assert [note(migrations, 1, now=5.0), note(migrations, 2, now=6.0)] == [None, None]
-    assert note(migrations, 3, now=7.0) == "moved 4 times, the maximum"
-    assert migrations.num_migrations == 4
+    assert note(migrations, 3, now=7.0) == "moved 5 times, the maximum"
+    assert migrations.num_migrations == 5
 
 
 def test_a_router_that_loses_all_its_workers_at_once_counts_one_move() -> None:

@@ -79,7 +79,7 @@ class Migrations:
             self._num_tokens, self._num_fruitless = num_tokens, 0
             self._cause_s = -math.inf
         if now - self._cause_s >= limits.same_cause_s:
-            if self._num_fruitless >= limits.max_fruitless_migrations:
+            if is_suspect and self._num_fruitless >= limits.max_fruitless_migrations:
                 return f"moved {self._num_fruitless} times without a new token, the maximum"
             if self._num_causes >= limits.max_migrations:
                 return f"moved {self._num_causes} times, the maximum"

@@ -143,7 +143,9 @@ class RequestFlow:
                 if worker_id not in self._workers_in_use():
                     return []
                 if code is ErrorCode.UNAVAILABLE:
-                    return self._migrate(now, worker_id, code, f"worker {worker_id}: {text}")
+                    return self._migrate(
+                        now, worker_id, code, f"worker {worker_id}: {text}", is_suspect=False
+                    )
                 is_client_error = code is ErrorCode.INVALID_REQUEST
                 return self.fail(now, code, text if is_client_error else f"worker {worker_id}: {text}")
         assert_never(message)
@@ -159,7 +161,7 @@ class RequestFlow:
         if self._stream.outgrows_worker(output):
             effects = self._stream.take(now, output.unfinished())
             why = f"worker {worker_id} holds no more tokens of a sequence"
-            return effects + self._migrate(now, worker_id, ErrorCode.UNAVAILABLE, why)
+            return effects + self._migrate(now, worker_id, ErrorCode.UNAVAILABLE, why, is_suspect=False)
         effects = self._stream.take(now, output)
         return effects + (self._finish(now) if self._stream.is_over else [])
 
@@ -260,7 +262,7 @@ class RequestFlow:
         return self._replace_worker(now, worker_id, FlowInput.UNPLACED if is_new else FlowInput.MIGRATE)
 
     def _migrate(
-        self, now: float, worker_id: str, code: ErrorCode, why: str, *, is_suspect: bool = True
+        self, now: float, worker_id: str, code: ErrorCode, why: str, *, is_suspect: bool
     ) -> list[RouterEffect]:
         """Continue at other workers, within the limits of migration: that worker has lost the request."""
         sizes = self._stream.num_tokens, len(self.spec.prompt_token_ids)
@@ -360,17 +362,9 @@ class RequestFlow:
         self._record.finish(now, self._stream.num_tokens, self._stream.per_token_s)
         placement = self._assignment.placement or self._last_placement
         assert placement is not None, "a finished request was placed"
-        timings = measure_request(
-            now,
-            accepted_s=self._accepted_s,
-            placed_s=self._placed_s,
-            stream=self._stream,
-            placement=placement,
-            first=self._first,
-            transferred=self._transferred,
-        )
-        first = self._first
-        return [*self._cancel_at_workers(), finish(self.spec, self._stream, first, timings, pooled)]
+        times = now, self._accepted_s, self._placed_s
+        timings = measure_request(*times, self._stream, placement, self._first, self._transferred)
+        return [*self._cancel_at_workers(), finish(self.spec, self._stream, self._first, timings, pooled)]
 
     # --- workers ---
 

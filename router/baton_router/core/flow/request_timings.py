@@ -11,7 +11,6 @@ from baton_router.core.router_events import FinishRequest, RequestTimings
 
 def measure_request(
     now: float,
-    *,
     accepted_s: float,
     placed_s: float,
     stream: TokenStream,
