@@ -41,6 +41,20 @@ def test_without_a_decode_worker_a_request_fails_at_once(worker_ids: tuple[str, 
     assert client.code is ErrorCode.UNAVAILABLE
 
 
+@pytest.mark.parametrize("load", [{"is_asleep": True}, {"is_draining": True}, None])
+def test_what_no_worker_can_take_fails_at_once_even_where_others_wait(load: dict[str, Any] | None) -> None:
+    client = Client("d", split=SplitMode.NEVER)
+    client.submit()
+    client.says("d", refused(), now=0.1)
+    if load is None:
+        client.feed(WorkerLeft(worker_id="d", reason="it is silent"), now=1.0)
+    else:
+        client.heartbeat("d", now=1.0, **load)
+    client.submit("r2", now=2.0)
+    assert client.code is ErrorCode.UNAVAILABLE
+    assert client.core.admission.num_waiting == 1
+
+
 def test_a_name_in_use_is_refused_and_the_first_request_goes_on() -> None:
     client = Client("p", "d")
     client.submit()

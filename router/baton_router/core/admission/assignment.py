@@ -11,7 +11,7 @@ from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
-from baton_router.core.placement.eligibility import Unplaceable
+from baton_router.core.placement.eligibility import Unplaceable, absence
 from baton_router.core.placement.placement import Placement, place, place_decoder
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.placement_record import Decision
@@ -78,15 +78,20 @@ class Assignment:
         outcome, decision = place(request, views, self._config, self._excluded)
         self._remember(decision)
         if isinstance(outcome, Unplaceable) and outcome.is_permanent:
-            outcome = replace(
-                outcome, reason="; ".join(filter(None, (outcome.reason, self._fleet.why_absent(now))))
-            )
+            outcome = replace(outcome, reason=self._explain(now, outcome))
         if isinstance(outcome, Placement):
             self.placement = outcome
             self._fleet.count_placement()
             self._reserve_prefill(decision)
             self._reserve_decode(outcome)
         return outcome
+
+    def why_hopeless(self, now: float) -> str:
+        """Return the reason why no worker could take the request even with room; empty where one could."""
+        views = self._fleet.views(len(self._spec.given_token_ids), ())
+        request = self._fleet.request(now, self._spec, (), self._config.headroom_tokens, self._context)
+        outcome = absence(request, views, self._config)
+        return self._explain(now, outcome) if outcome is not None and outcome.is_permanent else ""
 
     def withdraw(self, reason: str) -> None:
         """Take back a placement before any worker knows of it."""
@@ -149,6 +154,10 @@ class Assignment:
             self._context,
         )
         return request, views
+
+    def _explain(self, now: float, outcome: Unplaceable) -> str:
+        """Return why it has no worker, and what the absent ones do."""
+        return "; ".join(filter(None, (outcome.reason, self._fleet.why_absent(now))))
 
     def _remember(self, decision: Decision) -> None:
         is_again = bool(self.decisions) and decision.chosen is None and self.decisions[-1].chosen is None

@@ -124,6 +124,11 @@ class RequestFlow:
             case _:
                 return []
 
+    def fail_if_hopeless(self, now: float) -> list[RouterEffect]:
+        """End a new request that no worker could take even with room: it need not wait behind others."""
+        why = self._assignment.why_hopeless(now)
+        return self.fail(now, ErrorCode.UNAVAILABLE, why) if why else []
+
     def on_message(self, now: float, worker_id: str, message: FlowMessage) -> list[RouterEffect]:
         """Take a worker's message about this attempt; an outdated one has no effect."""
         if self._assignment.placement is None or self._state in TERMINAL:

@@ -245,8 +245,9 @@ class RouterCore:
         if event.context.is_batch_line:
             self._of_lines.add(spec.request_id)
         effects = self._track(now, flow, [])
-        if self.admission.num_waiting == 1 and not self.is_held:
-            effects += self._track(now, flow, flow.place(now))
+        if not self.is_held:
+            is_first = self.admission.num_waiting == 1
+            effects += self._track(now, flow, flow.place(now) if is_first else flow.fail_if_hopeless(now))
         return effects + self._shed(now, flow)
 
     def _examine(self, now: float, event: Submit) -> Refusal | None:

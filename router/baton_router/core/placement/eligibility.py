@@ -151,10 +151,10 @@ def why_unplaceable(
     request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig, eligible: Eligible
 ) -> Unplaceable:
     """Return the reason for which a request has no candidates."""
-    return _absence(request, workers, config) or _shortage(request, workers, config, eligible)
+    return absence(request, workers, config) or _shortage(request, workers, config, eligible)
 
 
-def _absence(
+def absence(
     request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig
 ) -> Unplaceable | None:
     """Return the reason if no worker could take it even with room.
