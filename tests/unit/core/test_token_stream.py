@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton_core.requests.finish import FinishReason
-from baton_core.sessions.router_messages import FirstToken, SequenceOutput
+from baton_core.sessions.router_messages import FirstToken, OutputSoFar, SequenceOutput
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.router_events import EmitTokens
 from tests.builders import make_request
@@ -73,3 +73,13 @@ def test_time_per_token_is_that_of_the_longest_sequence() -> None:
     stream.take(2.0, output(1))
     stream.take(5.0, output(1, 8, 9))
     assert stream.per_token_s == 4.0 / 3
+
+
+def test_times_are_those_of_the_tokens_of_this_call() -> None:
+    given = (OutputSoFar(index=1, token_ids=(5, 6, 7, 8)), OutputSoFar(index=2, token_ids=(5,)))
+    stream = TokenStream(10.0, make_request(n=3, resumed=given))
+    assert (stream.first_s, stream.per_token_s) == (10.0, 0.0)
+    stream.take(12.0, output(1))
+    for seconds in range(3):
+        stream.take(13.0 + seconds, output(2))
+    assert (stream.first_s, stream.per_token_s) == (12.0, 1.0)

@@ -41,9 +41,13 @@ class TokenStream:
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         for one in spec.resumed:
             self._tokens[one.index] += one.token_ids
+        self._num_given = [len(token_ids) for token_ids in self._tokens]
+        """Tokens of each sequence that its client had before this call."""
         self._alive = {one.index for one in spec.resumed} or set(range(n))
-        self._first_s = [now] * n
-        self._last_s = [now] * n
+        self._begun_s = now
+        self._first_s: dict[int, float] = {}
+        """Time of the first token of this call, by sequence."""
+        self._last_s: dict[int, float] = {}
 
     @property
     def is_over(self) -> bool:
@@ -69,14 +73,15 @@ class TokenStream:
 
     @property
     def first_s(self) -> float:
-        """Time of the first token."""
-        return min(self._first_s)
+        """Time of the first token of this call; that of its begin without one."""
+        return min(self._first_s.values(), default=self._begun_s)
 
     @property
     def per_token_s(self) -> float:
-        """Mean time between tokens after the first, of the longest sequence."""
-        longest = max(range(len(self._tokens)), key=lambda index: len(self._tokens[index]))
-        num_gaps = len(self._tokens[longest]) - 1
+        """Mean time between tokens of this call after its first, of the sequence with most of them."""
+        counts = {index: len(self._tokens[index]) - self._num_given[index] for index in self._first_s}
+        longest = max(counts, key=counts.__getitem__, default=0)
+        num_gaps = counts.get(longest, 0) - 1
         return (self._last_s[longest] - self._first_s[longest]) / num_gaps if num_gaps > 0 else 0.0
 
     @property
@@ -139,7 +144,8 @@ class TokenStream:
             return []
         num_cached_tokens = None
         if not self._tokens[index]:
-            self._first_s[index], num_cached_tokens = now, self._num_cached_tokens
+            num_cached_tokens = self._num_cached_tokens
+        self._first_s.setdefault(index, now)
         self.first_tokens.setdefault(index, output.token_ids[0])
         self._tokens[index] += output.token_ids
         self._last_s[index] = now
@@ -166,7 +172,7 @@ class TokenStream:
             raise ValueError(f"{-num_missing} bytes more than {message.shape} has")
         if num_missing:
             return None
-        self._first_s, self._last_s = [now], [now]
+        self._first_s, self._last_s = {0: now}, {0: now}
         self._alive.clear()
         return PooledValues(shape=message.shape, values=b"".join(self._pooled_parts))
 
