@@ -120,7 +120,9 @@ def test_the_events_of_a_stream_are_those_of_its_golden_file(
     async def scenario() -> None:
         async with messaging(text, **PARSERS) as (_, chat):
             body = {"max_tokens": 200, "messages": HELLO, "stream": True, **fields}
-            check_golden(name, (await chat.client.post("/v1/messages", json=body)).text)
+            response = await chat.client.post("/v1/messages", json=body)
+            check_golden(name, response.text)
+            assert "x-resume-token" not in response.headers, "the route reads none"
 
     run(scenario())
 

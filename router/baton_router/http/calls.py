@@ -30,6 +30,7 @@ from baton_router.http.middleware import adopt_request_id, is_named_by_header, r
 from baton_router.http.picking import PICKING, Picking
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
+from baton_router.streams.client_stream import ClientStream
 
 RESUME_HEADER: Final = b"x-resume-token"
 _HEADERS: Final = (
@@ -92,8 +93,8 @@ class Call(Generic[BodyT]):
         """The call's position in a trace; empty without tracing."""
         self.ignored = ""
         """Unknown fields of the body or parameters, for the reply's header."""
-        self.resume_token = ""
-        """Token that resumes the stream at any router; empty where there are several."""
+        self.resumed_as: ClientStream | None = None
+        """The stream whose resume token is in the reply's header; None where there are several, or none."""
         self._dialect = dialect
         self._scope = scope
         self._receive = receive
@@ -210,7 +211,7 @@ class Call(Generic[BodyT]):
 
     async def _start_stream(self) -> None:
         self._is_stream = True
-        await self._watched_send(_stream_start(self.resume_token))
+        await self._watched_send(_stream_start(self.resumed_as.resume_token if self.resumed_as else ""))
 
     async def _comment(self) -> None:
         if not self._has_started:

@@ -141,7 +141,7 @@ async def generate(call: Call[GenerateRequest]) -> None:
         resumption=resumption,
     )
     has_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
-    async with generating(call, [request]) as generation:
+    async with generating(call, [request], is_resumable=True) as generation:
         if body.stream:
             await call.stream(_chunks(call, generation, has_logprobs=has_logprobs))
         else:

@@ -42,11 +42,16 @@ class Generation:
 
 @asynccontextmanager
 async def generating(
-    call: Call[Any], requests: Sequence[GenerationRequest], *, outlives_client: bool = False
+    call: Call[Any],
+    requests: Sequence[GenerationRequest],
+    *,
+    is_resumable: bool = False,
+    outlives_client: bool = False,
 ) -> AsyncIterator[Generation]:
     """Start one generation for each prompt; leaving the block cancels what is not over.
 
-    A client that disconnects ends the block, unless it `outlives_client`.
+    A client that disconnects ends the block, unless it `outlives_client`. Where the route reads resume tokens
+    (`is_resumable`), the head of a stream has that of a single prompt.
 
     Raises:
         InvalidRequestError: a field is out of range; the message names it.
@@ -73,8 +78,9 @@ async def generating(
             streams[-1].check_taken()
             stack.push_async_callback(service.share.turn)
         del prepared
-        call.resume_token = streams[0].resume_token if len(streams) == 1 else ""
-        source = _follow(call, streams[0]) if len(streams) == 1 else _merge(streams)
+        if is_resumable and len(streams) == 1:
+            call.resumed_as = streams[0]
+        source = _follow(streams[0]) if len(streams) == 1 else _merge(streams)
         async with aclosing(source) as events:
             yield Generation(
                 specs=tuple(stream.spec for stream in streams),
@@ -91,9 +97,8 @@ def _below(traceparent: str, prepared: PreparedRequest) -> PreparedRequest:
     return replace(prepared, context=replace(prepared.context, traceparent=traceparent))
 
 
-async def _follow(call: Call[Any], stream: ClientStream) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
+async def _follow(stream: ClientStream) -> AsyncGenerator[tuple[int, GenerationEvent], None]:
     while (event := await stream.next_event()) is not None:
-        call.resume_token = stream.resume_token
         yield 0, event
 
 

@@ -37,7 +37,7 @@ async def chat(call: Call[ChatRequest]) -> None:
         plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
         release_conversation(body)
         requests = generation_requests(call, body, [plan.conversation], plan.sampling)
-        async with generating(call, requests) as generation:
+        async with generating(call, requests, is_resumable=True) as generation:
             reply = ChatReply(call, plan, generation)
             del plan, requests  # a conversation can be large, and a reply takes long
             if body.stream:

@@ -42,7 +42,9 @@ async def complete(call: Call[CompletionRequest]) -> None:
     """
     body = call.body
     prompts, sampling = await read_completion(call)
-    async with generating(call, generation_requests(call, body, prompts, sampling)) as generation:
+    async with generating(
+        call, generation_requests(call, body, prompts, sampling), is_resumable=True
+    ) as generation:
         reply = _CompletionReply(call, prompts, generation)
         await reply.prepare()
         if body.stream:
