@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
@@ -41,6 +42,7 @@ class FleetSleep:
         fleet: the workers; it knows what those that join have to give up.
         num_requests: counts those that are open at this router.
         turns: shared with other operations that must not meet a sleep.
+        held_probes: within this block no probe of a transfer is open, which workers would not sleep beside.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class FleetSleep:
         fleet: Fleet,
         num_requests: Callable[[], int],
         turns: Turns,
+        held_probes: Callable[[], AbstractAsyncContextManager[None]],
     ) -> None:
         self._control = control
         self._fleet = fleet
         self._workers = fleet.workers
         self._num_requests = num_requests
         self._turns = turns
+        self._held_probes = held_probes
         self._level = 1
         """The level at which the fleet last gave up memory."""
         self._following = WorkerTasks()
@@ -132,7 +136,8 @@ class FleetSleep:
             self._fleet.set_away(before | AWAY_AT[level])
         has_slept = False
         try:
-            results = await self._sleep_all_or_none(argument_json, timeout_s, worker_ids, level)
+            async with self._held_probes() if level else nullcontext():
+                results = await self._sleep_all_or_none(argument_json, timeout_s, worker_ids, level)
             has_slept = all(result.code is None for result in results.values())
         finally:
             if not has_slept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -53,6 +54,7 @@ class Operations:
         hold: holds requests back that have not begun.
         num_requests: counts those that are open at this router.
         must_split: whether every request needs two workers.
+        held_probes: within this block no probe of a transfer is open.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Operations:
         num_requests: Callable[[], int],
         *,
         must_split: bool = False,
+        held_probes: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._workers = fleet.workers
         self._send = send
@@ -70,7 +73,7 @@ class Operations:
         self._role_turns = Turns("change of roles")
         """Each change is checked against what the one before it has left."""
         self._turns = Turns("sleep, wake_up or weight update")
-        self._sleep = FleetSleep(self._control, fleet, num_requests, self._turns)
+        self._sleep = FleetSleep(self._control, fleet, num_requests, self._turns, held_probes)
         self._updates = WeightUpdates(self._control, fleet, hold, self._turns)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}

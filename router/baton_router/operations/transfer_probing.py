@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from baton_core.sessions.router_messages import ToRouter, ToWorker
 from baton_core.sessions.worker_info import WorkerInfo
@@ -38,6 +39,8 @@ class TransferProbing:
         self._checks = TransferProbes(name, fleet.source, self._note)
         self._timer: asyncio.TimerHandle | None = None
         self._broken: dict[Pair, str] = {}
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     @property
     def broken(self) -> Mapping[Pair, str]:
@@ -60,6 +63,16 @@ class TransferProbing:
         self._apply(self._checks.on_message(self._loop.time(), worker_id, message))
         return True
 
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Begin no probe within the block, which is entered when those that were open have ended."""
+        self._checks.hold()
+        try:
+            await self._is_idle.wait()
+            yield
+        finally:
+            self._apply(self._checks.resume(self._loop.time()))
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -67,6 +80,10 @@ class TransferProbing:
     def _apply(self, sent: list[SendToWorker]) -> None:
         for one in sent:
             self._send(one.worker_id, one.message)
+        if self._checks.num_open:
+            self._is_idle.clear()
+        else:
+            self._is_idle.set()
         self.close()
         deadline = self._checks.next_deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)

@@ -111,8 +111,14 @@ class Router:
         )
         must_split = config.limits.placement.split is SplitMode.ALWAYS
         hold = self._hold = DispatchHold(self._hold_dispatch, lambda: self.core.num_begun)
+        self.transfers = TransferProbing(f"{epoch:x}", self.fleet, self.sessions.send, is_on=checks_transfers)
         self.operations = Operations(
-            self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
+            self.fleet,
+            self.sessions.send,
+            hold,
+            lambda: self.core.num_requests,
+            must_split=must_split,
+            held_probes=self.transfers.held,
         )
         self.pauses = Pauses(self.operations.control, hold, self._abort_all)
         self.lines = LineGate(lambda: self.core.load, lines_beside)
@@ -122,7 +128,6 @@ class Router:
             self.sessions, self._shifts, self.core.log, self._requests, spans or RequestSpans()
         )
         self._driver = RouterDriver(self.core, self._effects, self._loop.time)
-        self.transfers = TransferProbing(f"{epoch:x}", self.fleet, self.sessions.send, is_on=checks_transfers)
 
     @property
     def fleet(self) -> Fleet:

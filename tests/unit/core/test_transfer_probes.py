@@ -113,3 +113,12 @@ def test_no_request_of_a_client_is_taken_for_a_probe() -> None:
     probes = TransferProbes("", make_source, lambda pair, text: None)
     assert not probes.is_own(Refused(request_id="pair-check:1", code=ErrorCode.OVERLOADED, message=""))
     assert any(not character.isprintable() for character in PROBE_MARK)
+
+
+def test_no_probe_begins_while_they_are_held() -> None:
+    trial = Trial()
+    trial.checks.hold()
+    trial.join()
+    assert (trial.checks.num_open, trial.results) == (0, [])
+    trial.deliver(trial.checks.resume(trial.now))
+    assert trial.results == [(Names("p", "d"), "")]

@@ -18,11 +18,13 @@ from baton_core.sessions.control_messages import (
     ControlResult,
     EnginePart,
 )
+from baton_core.sessions.router_messages import Prefill, Refused, ToWorker
 from baton_core.sessions.worker_info import WorkerLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.operations import fleet_sleep
 from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.operations import Operations
+from baton_router.operations.transfer_probing import TransferProbing
 from tests.builders import make_worker_info
 from tests.integration.scripted_worker import until
 
@@ -35,7 +37,12 @@ class Site:
     def __init__(self, *names: str) -> None:
         self.fleet = Fleet()
         hold = DispatchHold(lambda event: None, lambda: 0)
-        self.operations = Operations(self.fleet, self._answer, hold, lambda: 0)
+        self.transfers = TransferProbing("r", self.fleet, self._send, is_on=True)
+        self.operations = Operations(
+            self.fleet, self._answer, hold, lambda: 0, held_probes=self.transfers.held
+        )
+        self.probed: list[tuple[str, str]] = []
+        """Workers that were asked to compute the prompt of a probe, and the probes."""
         self.away: dict[str, frozenset[EnginePart]] = {}
         self.refusals: list[str] = []
         """Workers that refuse their next control."""
@@ -57,6 +64,10 @@ class Site:
         for result in results.values():
             if result.code is not None:
                 raise RequestError(result.code, result.message)
+
+    def _send(self, name: str, message: ToWorker) -> None:
+        if isinstance(message, Prefill):
+            self.probed.append((name, message.spec.request_id))
 
     def load(self, name: str) -> WorkerLoad:
         return {info.worker_id: load for info, load in self.fleet.workers()}[name]
@@ -143,5 +154,23 @@ def test_a_worker_that_refuses_to_sleep_is_asked_again(monkeypatch: pytest.Monke
         site.restart("a")
         await until(lambda: site.away["a"] == ENGINE_MEMORY)
         assert not site.refusals
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_workers_sleep_once_no_transfer_is_probed(level: int) -> None:
+    async def scenario() -> None:
+        site = Site("a", "b")
+        for name in ("a", "b"):
+            site.transfers.on_joined(make_worker_info(name))
+        assert len(site.probed) == 2
+        sleeping = asyncio.create_task(site.control(SLEEP, f'{{"level": {level}}}'))
+        await asyncio.sleep(0.05)
+        assert sleeping.done() is (level == 0), "a pause takes nothing away from a probe"
+        for name, probe in site.probed:
+            site.transfers.take(name, Refused(request_id=probe, code=ErrorCode.OVERLOADED, message="full"))
+        await sleeping
+        site.transfers.close()
 
     run(scenario())

@@ -74,6 +74,21 @@ class TransferProbes:
         self._later: deque[tuple[float, Pair]] = deque()
         self._open: dict[str, _Probe] = {}
         self._num_probes = 0
+        self._is_held = False
+
+    @property
+    def num_open(self) -> int:
+        """Probes that have begun and not ended."""
+        return len(self._open)
+
+    def hold(self) -> None:
+        """Begin no probe until `resume`; those that are open end."""
+        self._is_held = True
+
+    def resume(self, now: float) -> list[SendToWorker]:
+        """Begin probes again."""
+        self._is_held = False
+        return self._begin(now)
 
     def join(self, now: float, info: WorkerInfo) -> list[SendToWorker]:
         """Add a worker and probe it with each of the others."""
@@ -145,7 +160,7 @@ class TransferProbes:
 
     def _begin(self, now: float) -> list[SendToWorker]:
         sent: list[SendToWorker] = []
-        while self._waiting and len(self._open) < MAX_OPEN:
+        while self._waiting and len(self._open) < MAX_OPEN and not self._is_held:
             pair = self._waiting.popleft()
             self._num_probes += 1
             spec = _make_spec(f"{PROBE_MARK}{self._name}.{self._num_probes}", self._workers[pair.prefill])
