@@ -298,6 +298,15 @@ def test_blocks_that_nobody_takes_in_fifteen_seconds_are_computed_again_where_th
     assert any(isinstance(message, Prefill) and message.spec.resumed for _, message in sent)
 
 
+def test_blocks_that_are_computed_again_are_held_as_long_as_the_first_ones() -> None:
+    client = client_in(FlowState.AWAITING_DECODE)
+    client.wait(15.0)
+    client.heartbeat("d", now=16.0)
+    client.says("p", first_token("r\t1", tokens("r\t1", 0, 6)), now=17.0)
+    client.says("d", refused("r\t1"), now=18.0)
+    assert client.core.next_deadline() == 33.0
+
+
 def test_reservations_survive_a_refusing_worker_that_leaves_and_returns() -> None:
     client = client_in(FlowState.AWAITING_DECODE)
     client.feed(WorkerLeft(worker_id="d", reason="it restarts"))

@@ -75,7 +75,7 @@ class RequestFlow:
         self._record = record
         self._state = FlowState.WAITING
         self._entered_s = {FlowState.WAITING: now}
-        """Time of the first entry into each state: refusals do not restart a wait."""
+        """Time of the first entry: refusals restart no wait; each attempt waits anew for a decode worker."""
         self._accepted_s = now
         self._placed_s = now
         self.migrations = Migrations(limits.migrations)
@@ -250,6 +250,7 @@ class RequestFlow:
         self.migrations.end_wait()
         self._record.place(now)
         self._transferred, self._has_decoded = None, False
+        self._entered_s.pop(FlowState.AWAITING_DECODE, None)
         self._stream.begin_attempt(self._assignment.weights)
         record, name = self._record, self.spec.request_id
         self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
