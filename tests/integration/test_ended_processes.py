@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ ENDED = "the processes of the cluster have ended"
 def args(tmp_path: Path) -> Any:
     folder = make_model(tmp_path / "llama", "llama", num_layers=1)
     return tiny_args(folder, prefill_workers=1, decode_workers=1)
+
+
+async def collect(outputs: AsyncIterator[Any]) -> list[Any]:
+    return [output async for output in outputs]
 
 
 def kill(executor: Any) -> None:
@@ -52,8 +57,21 @@ def test_every_call_of_an_async_engine_says_so(args: Any) -> None:
             with pytest.raises(RequestError, match=ENDED):
                 await call()
         with pytest.raises(RequestError, match=ENDED):
-            async for _ in engine.generate(PROMPT, greedy(2), "a"):
-                pass
+            await collect(engine.generate(PROMPT, greedy(2), "a"))
 
     asyncio.run(main())
     engine.shutdown()
+
+
+def test_what_is_open_ends_with_an_error_when_an_async_engine_is_shut_down(args: Any) -> None:
+    engine = AsyncLLMEngine.from_engine_args(args)
+
+    async def main() -> None:
+        outputs = engine.generate(PROMPT, greedy(400), "open")
+        await anext(outputs)
+        engine.shutdown()
+        with pytest.raises(RequestError, match="open: the engine is shut down"):
+            async with asyncio.timeout(10):
+                await collect(outputs)
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import read_load
-from baton_core.errors import BatonError, RequestError
+from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
@@ -89,27 +90,32 @@ class AsyncSpawnedExecutor:
             raise request_error(error) from None
 
     def close(self) -> None:
-        """End the processes."""
-        for task, _ in self._calls.values():
-            task.cancel()
+        """End the processes; open requests end with an error."""
+        for task, inbox in list(self._calls.values()):
+            with suppress(RuntimeError):  # its loop is closed: nobody reads it
+                inbox.loop.call_soon_threadsafe(_end, task, inbox)
         self._process.close()
 
     async def _read(self, request: pb.GenerateRequest, adapter: Adapter | None, inbox: Inbox) -> None:
-        if adapter is not None and adapter.digest not in self._served:
-            try:
+        try:
+            if adapter is not None and adapter.digest not in self._served:
                 await asyncio.to_thread(serve_adapter, self._process, adapter)
-            except BatonError as error:
-                inbox.put((RequestError(error.code, str(error)),))
-                return
-            self._served.add(adapter.digest)
+                self._served.add(adapter.digest)
+            await self._read_events(request, inbox)
+        except grpc.RpcError as error:
+            inbox.put((request_error(error),))
+        except BatonError as error:
+            inbox.put((RequestError(error.code, str(error)),))
+        except Exception as error:
+            inbox.put((RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"),))
+
+    async def _read_events(self, request: pb.GenerateRequest, inbox: Inbox) -> None:
         call = self._stub().Generate(request, metadata=self._process.access.metadata)
         reader = EventReader()
         try:
             async for message in call:
                 if (event := reader.read(message)) is not None:
                     inbox.put((event,))
-        except grpc.RpcError as error:
-            inbox.put((request_error(error),))
         finally:
             call.cancel()
 
@@ -124,3 +130,9 @@ class AsyncSpawnedExecutor:
     def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
         if self._calls.get(request_id, (None,))[0] is task:
             del self._calls[request_id]
+
+
+def _end(task: asyncio.Task[None], inbox: Inbox) -> None:
+    task.cancel()
+    if not inbox.has_ended:
+        inbox.put((RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down"),))
