@@ -129,6 +129,10 @@ def test_leaving_an_iterator_aborts_its_request(engine: AsyncLLMEngine) -> None:
             break
         gc.collect()
         await until_idle(engine)
+        closed = engine.generate(PROMPT, greedy(LONG), "closed")
+        await anext(closed)
+        await closed.aclose()
+        assert not engine.get_num_unfinished_requests()
         task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "cancelled")))
         await asyncio.sleep(0.1)
         task.cancel()

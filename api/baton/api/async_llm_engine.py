@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final, Self
 
 from baton.api.async_weight_updates import AsyncWeightUpdates
@@ -112,7 +113,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         priority: int = 0,
         data_parallel_rank: None = None,
         session_id: str | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt; yields outputs as the parameters' `output_kind` says. Leaving it aborts.
 
         A caller that is slower than the engine gets several steps' tokens at once. `prompt_text` is the text
@@ -139,8 +140,9 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             max_model_len=self._executor.max_model_len,
             pooling=self.pooling,
         )
-        async for output in self._follow(builder):
-            yield output
+        async with aclosing(self._follow(builder)) as outputs:
+            async for output in outputs:
+                yield output
 
     async def encode(
         self,
@@ -152,7 +154,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         trace_headers: None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-    ) -> AsyncIterator[PoolingRequestOutput[PoolingOutput]]:
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """Pool the hidden states of a prompt; yields one output. Leaving it aborts.
 
         Raises:
@@ -162,16 +164,15 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         """
         params = PoolingParams() if pooling_params is None else pooling_params
         pooled: Any = self.generate(
-            prompt,
-            params,
-            request_id,
+            *(prompt, params, request_id),
             lora_request=lora_request,
             trace_headers=trace_headers,
             priority=priority,
             tokenization_kwargs=tokenization_kwargs,
         )
-        async for output in pooled:
-            yield output
+        async with aclosing(pooled):
+            async for output in pooled:
+                yield output
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End requests; their iterators yield their last outputs, with `abort` as the reason.
@@ -358,7 +359,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
 
     # --- parts ---
 
-    async def _follow(self, builder: Builder) -> AsyncIterator[Any]:
+    async def _follow(self, builder: Builder) -> AsyncGenerator[Any, None]:
         request_id = builder.request_id
         if request_id in self._open:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
