@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 
 class ErrorCode(StrEnum):
@@ -65,6 +65,14 @@ class BatonError(Exception):
     code: ErrorCode = ErrorCode.INTERNAL
     retry_after_s: float | None = None
     """When it is worth to come again; None where that is not known."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be copied, and sent to another process, by what it has: `__init__` takes other arguments."""
+        return _remade, (type(self), self.args), self.__dict__
+
+
+def _remade(kind: type[BatonError], args: tuple[Any, ...]) -> BatonError:
+    return kind.__new__(kind, *args)
 
 
 class InvalidRequestError(BatonError, ValueError):

@@ -1,8 +1,24 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
-from baton_core.errors import InvalidRequestError, in_json_words, shown_briefly
+from baton_core.errors import (
+    BatonError,
+    ContextLengthError,
+    ErrorCode,
+    IncompatibleWorkerError,
+    InvalidConfigError,
+    InvalidModelError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestError,
+    UnprocessableRequestError,
+    in_json_words,
+    shown_briefly,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +49,24 @@ def test_values_that_python_writes_otherwise_are_said_as_json_writes_them() -> N
         ("None", "text", "stream is 'None'; allowed: text"),
     ):
         assert in_json_words(str(InvalidRequestError("stream", value, allowed))) == said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BatonError("a"),
+        InvalidRequestError("a", 1, "2"),
+        UnprocessableRequestError("a", 1, "2"),
+        ContextLengthError("prompt", 9, 8, 9),
+        OverloadedError("a", 1.5),
+        InvalidModelError("a"),
+        InvalidConfigError("a"),
+        IncompatibleWorkerError("a", is_permanent=True),
+        RequestError(ErrorCode.UNAVAILABLE, "a", 1.5),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_copied_and_sent_as_it_is(error: BatonError) -> None:
+    for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert type(same) is type(error)
+        assert (same.args, same.code, vars(same)) == (error.args, error.code, vars(error))
