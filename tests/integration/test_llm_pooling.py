@@ -122,6 +122,9 @@ def test_methods_of_the_other_kind_say_what_to_do(qwen3: tuple[Path, PreTrainedM
         llm.embed("a", PoolingParams(dimensions=8))
     with pytest.raises(InvalidRequestError, match="task is 'embed'; allowed: classify"):
         llm.encode("a", PoolingParams(task="embed"), pooling_task="classify")
+    for wrong in ({"prompt": "a"}, [1, 2], [{"content": []}], None, 5):
+        with pytest.raises(InvalidRequestError, match=r"data_2 is .*; allowed: a text, or a list of texts"):
+            llm.score("a", wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match=r"output_type is .*; allowed: PoolingRequestOutput"):
         llm.wait_for_completion(RequestOutput)
     for wrong in (SamplingParams(), [SamplingParams()], "embed"):

@@ -141,13 +141,13 @@ class PoolingMethods:
                 document; None puts the texts together as the tokenizer does.
 
         Raises:
-            InvalidRequestError: the numbers of texts do not fit, or the model cannot score.
+            InvalidRequestError: something is no text, the numbers of texts do not fit, or the model cannot
+                score.
             RequestError: a request failed, or the engine sleeps.
         """
         refuse_unsupported(lora_request=lora_request)
         self.llm_engine.require_awake()
-        first = [data_1] if isinstance(data_1, str) else list(data_1)
-        second = [data_2] if isinstance(data_2, str) else list(data_2)
+        first, second = _texts("data_1", data_1), _texts("data_2", data_2)
         first = first * pair_counts(len(first), len(second))
         model = self._require_pooling()
         params = pooling_params or PoolingParams()
@@ -170,6 +170,13 @@ class PoolingMethods:
         if (model := self.llm_engine.pooling) is None:
             raise cannot_pool("score")
         return model
+
+
+def _texts(field: str, data: str | Sequence[str]) -> list[str]:
+    texts = [data] if isinstance(data, str) else data
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequestError(field, data, "a text, or a list of texts")
+    return list(texts)
 
 
 def _of_task(params: PoolingParams, task: str | None) -> PoolingParams:
