@@ -35,6 +35,15 @@ def test_flags_come_before_the_defaults() -> None:
     assert said == {**ONE_ENGINE, "host": "127.0.0.1", "grpc_host": "0.0.0.0", "grpc_port": 8100}
 
 
+def test_clients_ask_the_server_beside_them_unless_another_is_named() -> None:
+    for command in (["chat"], ["complete", "hi"]):
+        assert parse(command, defaults_of(command)).url == "http://localhost:8000/v1"
+        command.append("--url=http://a/v1")
+        assert parse(command, defaults_of(command)).url == "http://a/v1"
+        command[-1:] = ["--address", "a:8100"]
+        assert parse(command, defaults_of(command)).url is None
+
+
 def test_other_commands_keep_their_defaults() -> None:
     assert defaults_of(["router"]) == {}
     assert defaults_of([]) == {}
