@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -134,7 +135,8 @@ def _benchmark(argv: Sequence[str]) -> Command:
 
 def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:
     """Print a page of help and exit, where one is asked for that argparse does not write."""
-    topics = [argument for argument in argv[1:] if argument in ("-h", "--help") or argument[:7] == "--help="]
+    words = takewhile(lambda word: word != "--", argv[1:])
+    topics = [word for word in words if word in ("-h", "--help") or word[:7] == "--help="]
     if command.name == "bench":
         command = _benchmark(argv)
     if not topics or not command.groups:

@@ -32,6 +32,7 @@ def written_out(
     """Return the arguments of a command with every flag under its long name.
 
     A command that `has_model` takes `--model M` as MODEL, and one with short forms dotted keys of JSON.
+    What stands behind `--` stays as it is.
     `other_names` are those of flags that Baton calls otherwise.
 
     Raises:
@@ -39,9 +40,13 @@ def written_out(
     """
     model: list[str] = []
     rest: list[str] = []
+    behind: list[str] = []
     objects: dict[str, dict[str, Any]] = {}
     waiting = iter(argv)
     for argument in waiting:
+        if argument == "--":
+            behind = [argument, *waiting]
+            break
         flag, equals, value = argument.partition("=")
         flag = long_name(flag, short_flags, other_names)
         if (level := _LEVEL.fullmatch(argument)) and "-O" in short_flags:
@@ -51,10 +56,11 @@ def written_out(
         elif short_flags and (dotted := _KEYS.fullmatch(flag)):
             text = value if equals else _next(waiting, flag)
             name, keys = dotted.groups()
-            _put(objects.setdefault(name, {}), keys, text, flag)
+            put(objects.setdefault(name, {}), keys, text, flag)
         else:
             rest.append(flag + equals + value if argument.startswith("-") else argument)
-    return model + rest + [f"{name}={json.dumps(value)}" for name, value in objects.items()]
+    written = [f"{name}={json.dumps(value)}" for name, value in objects.items()]
+    return model + rest + written + behind
 
 
 def long_name(
@@ -77,8 +83,12 @@ def _next(waiting: Iterator[str], flag: str) -> str:
     return value
 
 
-def _put(tree: dict[str, Any], keys: str, text: str, flag: str) -> None:
-    """Set a value in nested objects; a key that ends with + appends to a list."""
+def put(tree: dict[str, Any], keys: str, text: str, flag: str) -> None:
+    """Set a value in nested objects; a key that ends with + appends to a list.
+
+    Raises:
+        InvalidConfigError: the values exclude each other; the message begins with `flag`.
+    """
     *path, last = keys.removesuffix("+").split(".")
     for key in path:
         tree = tree.setdefault(key, {})

@@ -195,6 +195,13 @@ def test_other_names_are_those_of_flags() -> None:
     assert parse(["complete", "-q", "hi"]).prompt == ["hi"]
 
 
+def test_what_stands_behind_two_dashes_stays_as_it_is() -> None:
+    prompts = ["--my_prompt", "-q", "--help"]
+    assert parse(["complete", "--n", "2", "--", *prompts]).prompt == prompts
+    written = written_out(["--a.b", "1", "--", "--c_d"], SHORT_FLAGS, has_model=False)
+    assert written == ['--a={"b": 1}', "--", "--c_d"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
