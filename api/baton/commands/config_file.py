@@ -1,11 +1,13 @@
 """`--config file.yaml`: values for the flags of one command, by the flags' long names.
 
 Dashes and underscores are the same in a key, and leading dashes may be left out. A flag for text takes a
-number as it is written, and null stands for the default of None or of a flag for text.
+number as it is written, and null stands for the default of None or of a flag for text. Texts for other flags,
+and dotted keys of JSON, are read as on the command line.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from baton.commands.neutral_flags import NeutralFlags
-from baton.commands.spelling import long_name
+from baton.commands.spelling import long_name, put
 from baton.config.flags import Flag, shown
 from baton.config.suggestions import did_you_mean
 from baton_core.errors import InvalidConfigError
@@ -33,7 +35,7 @@ def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict
     by_name = {flag.name.removeprefix("--"): flag for flag in flags}
     values: dict[str, Any] = {}
     texts = {name for name, flag in by_name.items() if flag.kind is str}
-    for key, value in read_pairs(path, lambda key: _name_of(key) in texts):
+    for key, value in _joined(path, read_pairs(path, lambda key: _name_of(key) in texts)):
         name = _name_of(key)
         where = f"{path}: {key}" if isinstance(key, str) else path
         if name.startswith("no-") and isinstance(value, bool) and name not in by_name:
@@ -97,7 +99,28 @@ def _read_numbers_as_text(node: yaml.Node) -> None:
             each.tag = _TEXT_TAG
 
 
+def _joined(path: str, pairs: Sequence[tuple[object, object]]) -> list[tuple[object, object]]:
+    """Make one object of the values of each flag's dotted keys."""
+    objects: dict[str, dict[str, Any]] = {}
+    rest: list[tuple[object, object]] = []
+    for key, value in pairs:
+        name, dot, keys = _name_of(key).partition(".")
+        if dot:
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            put(objects.setdefault(name, {}), keys, text, f"{path}: {key}")
+        else:
+            rest.append((key, value))
+    return [*rest, *objects.items()]
+
+
 def _read_value(name: str, flag: Flag, value: object) -> Any:
     if not flag.is_list:
-        return flag.check(value, name)
-    return tuple(flag.check(each, name) for each in (value if isinstance(value, list) else [value]))
+        return _read_one(name, flag, value)
+    read = [_read_one(name, flag, each) for each in (value if isinstance(value, list) else [value])]
+    return tuple(one for each in read for one in (each if isinstance(each, tuple) else (each,)))
+
+
+def _read_one(name: str, flag: Flag, value: object) -> Any:
+    if flag.is_list and isinstance(value, dict):
+        value = json.dumps(value, default=str)
+    return flag.parse(value, name) if isinstance(value, str) else flag.check(value, name)

@@ -77,6 +77,7 @@ class NeutralFlags:
         flag = self._find(f"--{key}")
         if flag is None:
             return False
+        value = literal(value) if isinstance(value, str) else value
         self._take(flag, value if flag == f"--{key}" else not value, where)
         return True
 

@@ -93,23 +93,26 @@ class Flag:
         unit = f", or as {self.suffixes.words}" if self.suffixes else ""
         return _KINDS[self.kind] + low + high + unit + "".join(f", or {word}" for word in self.unset)
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str, name: str = "") -> Any:
         """Read one value of the command line; of a JSON list, all of its values.
 
+        `name` is what an error calls it, by default the flag's.
+
         Raises:
-            InvalidConfigError: naming flag, value and what is allowed.
+            InvalidConfigError: naming the flag, value and what is allowed.
         """
         value: object = text
+        name = name or self.name
         if text in map(str, self.unset):
             return None
         if self.takes_json and text.startswith("["):
-            return self._parse_list(text)
+            return self._parse_list(text, name)
         if self.kind in _READERS and self._with_unit(text) is None:
             try:
                 value = _READERS[self.kind](text)
             except (ValueError, RecursionError):
-                raise self._refusal(self.name, text) from None
-        return self.check(value, self.name)
+                raise self._refusal(name, text) from None
+        return self.check(value, name)
 
     def check(self, value: object, name: str) -> Any:
         """Return one value if it is of the right kind and in range; `name` is what an error calls it.
@@ -162,12 +165,12 @@ class Flag:
         """The flag that turns a switch off."""
         return self.name.replace("--", "--no-", 1)
 
-    def _parse_list(self, text: str) -> tuple[Any, ...]:
+    def _parse_list(self, text: str, name: str) -> tuple[Any, ...]:
         try:
             values = json.loads(text)
         except (ValueError, RecursionError):
-            raise self._refusal(self.name, text) from None
-        return tuple(self.check(value, self.name) for value in values)
+            raise self._refusal(name, text) from None
+        return tuple(self.check(value, name) for value in values)
 
     def _with_unit(self, value: object) -> int | float | None:
         return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None

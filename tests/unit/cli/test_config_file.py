@@ -88,6 +88,21 @@ def test_a_number_for_a_text_is_the_text_that_is_written(config: Path) -> None:
     assert parse(["bench", "sweep", "--config", str(config)]).request_rates == ("1", "2")
 
 
+def test_texts_and_dotted_keys_are_read_as_on_the_command_line(config: Path) -> None:
+    config.write_text(
+        "port: '9000'\ngpu-memory-utilization: '0.5'\nmax-model-len: '4k'\nenable-lora: true\n"
+        "override-generation-config: '{\"temperature\": 0.5}'\ndecode-context-parallel-size: '1'\n"
+        "hf_overrides.rope_parameters.factor: 2\nhf-overrides.rope_parameters.rope_type: yarn\n"
+        'allowed-origins: \'["a", "b"]\'\nlora-modules: [{name: a, path: /a}, b=/b]\n'
+    )
+    args = parse(["serve", "--config", str(config)])
+    assert (args.port, args.gpu_memory_utilization, args.max_model_len) == (9000, 0.5, 4000)
+    assert args.override_generation_config == {"temperature": 0.5}
+    assert args.hf_overrides == {"rope_parameters": {"factor": 2, "rope_type": "yarn"}}
+    assert args.allowed_origins == ("a", "b")
+    assert args.lora_modules == ('{"name": "a", "path": "/a"}', "b=/b")
+
+
 def test_null_is_the_default_that_is_none_or_of_a_text(config: Path) -> None:
     config.write_text("quantization: null\nhost: null\nmax-num-seqs: 3\nseed:\n")
     args = parse(["serve", "--config", str(config)])
@@ -106,7 +121,12 @@ def test_an_empty_file_sets_nothing(config: Path) -> None:
         ("block-size: 32", "{path}: key is 'block-size'; allowed: adaptive-roles, "),
         ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: adaptive-roles, "),
         ("7: 1", "{path}: key is 7; allowed: adaptive-roles, "),
-        ("port: '9000'", "{path}: port is '9000'; allowed: an integer from 0 to 65535"),
+        ("port: '90000'", "{path}: port is 90000; allowed: an integer from 0 to 65535"),
+        ("port: 'x'", "{path}: port is 'x'; allowed: an integer from 0 to 65535"),
+        (
+            "hf-overrides: 1\nhf-overrides.a: 1\nhf-overrides.a.b: 1",
+            "{path}: hf-overrides.a.b is '1'; allowed: no value of 'a' beside its keys",
+        ),
         ("port: true", "{path}: port is True; allowed: an integer from 0 to 65535"),
         ("port: 70000", "{path}: port is 70000; allowed: an integer from 0 to 65535"),
         ("port:", "{path}: port is None; allowed: an integer from 0 to 65535"),
