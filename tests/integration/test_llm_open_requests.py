@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_what_a_call_leaves_comes_with_the_engine_s_next_step(llm: LLM) -> None:
     assert outputs["x"].outputs == whole.outputs
     assert outputs[name].finished
     assert llm.wait_for_completion(use_tqdm=False) == []
+
+
+def test_calls_from_several_threads_take_turns(llm: LLM) -> None:
+    def generate(length: int) -> Any:
+        return llm.generate([PROMPT[:length]], greedy(6), use_tqdm=False)[0].outputs[0].token_ids
+
+    lengths = [*range(1, 9)] * 3
+    expected = [generate(length) for length in lengths]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(generate, lengths)) == expected
 
 
 def test_nobody_waits_for_an_enqueued_request_that_was_aborted(llm: LLM) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any, Final, Self
 
 from baton.api.beam_search import BeamSearchOutput
@@ -18,6 +19,7 @@ from baton.api.progress import UseTqdm
 from baton.api.prompt_searches import search_prompts
 from baton.api.prompts import as_list
 from baton.api.refused import Refused, refuse_unsupported
+from baton.api.turns import in_turn
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
@@ -35,7 +37,8 @@ class LLM(LLMOperations, PoolingMethods):
     """A model to generate with.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own, which
-    end with it; without, everything happens in the calling thread. The tokens are the same.
+    end with it; without, everything happens in the calling thread. The tokens are the same. Calls from
+    several threads take turns.
 
     Args:
         model: a folder or a Hugging Face id.
@@ -63,6 +66,7 @@ class LLM(LLMOperations, PoolingMethods):
         return llm
 
     def _start(self, engine_args: EngineArgs, chat_template: Path | str | None = None) -> None:
+        self._turn = RLock()
         self.chat_template: str | None = None
         if chat_template:
             self.chat_template = read_chat_template(str(chat_template), "chat_template")
@@ -84,6 +88,7 @@ class LLM(LLMOperations, PoolingMethods):
 
     # --- generation ---
 
+    @in_turn
     def generate(
         self,
         prompts: PromptType | Sequence[PromptType],
@@ -124,6 +129,7 @@ class LLM(LLMOperations, PoolingMethods):
         )
         return self._offline.wait(names, use_tqdm)
 
+    @in_turn
     def chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -167,6 +173,7 @@ class LLM(LLMOperations, PoolingMethods):
         )
         return self._offline.wait(names, use_tqdm)
 
+    @in_turn
     def beam_search(
         self,
         prompts: PromptType | Sequence[PromptType],
@@ -194,6 +201,7 @@ class LLM(LLMOperations, PoolingMethods):
             concurrency_limit=concurrency_limit,
         )
 
+    @in_turn
     def enqueue(
         self,
         prompts: PromptType | Sequence[PromptType],
@@ -217,6 +225,7 @@ class LLM(LLMOperations, PoolingMethods):
             given, sampling_params, priority, tokenization_kwargs, use_tqdm, lora_request
         )
 
+    @in_turn
     def enqueue_chat(
         self,
         messages: Messages | Sequence[Messages],
@@ -254,6 +263,7 @@ class LLM(LLMOperations, PoolingMethods):
             given, sampling_params, priority, tokenization_kwargs, use_tqdm, lora_request
         )
 
+    @in_turn
     def wait_for_completion(
         self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True
     ) -> list[Any]:
@@ -307,6 +317,7 @@ class LLM(LLMOperations, PoolingMethods):
         """
         return self.llm_engine.get_tokenizer()
 
+    @in_turn
     def get_metrics(self) -> list[Metric]:
         """Figures of all requests so far, under vLLM's names."""
         return self.llm_engine.get_metrics()
@@ -324,6 +335,7 @@ class LLM(LLMOperations, PoolingMethods):
         """
         self._weights.init(request)
 
+    @in_turn
     def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
         """Begin an update: `update_weights` and `finish_weight_update` follow.
 
@@ -332,6 +344,7 @@ class LLM(LLMOperations, PoolingMethods):
         """
         self.llm_engine.control_each(self._weights.start(is_checkpoint_format=is_checkpoint_format))
 
+    @in_turn
     def update_weights(self, request: object) -> None:
         """Give new weights, which nothing computes with yet.
 
@@ -345,6 +358,7 @@ class LLM(LLMOperations, PoolingMethods):
         """
         self.llm_engine.control_each(self._weights.update(request))
 
+    @in_turn
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Finish what is enqueued with the old weights; from then on the new ones compute. Caches are empty.
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from baton.api.llm_engine import LLMEngine
 from baton.api.refused import Refused
+from baton.api.turns import in_turn
 
 
 class LLMOperations:
     """The part of `LLM` that is the same whatever it generates."""
 
     llm_engine: LLMEngine
+    _turn: AbstractContextManager[Any]
 
     def __enter__(self) -> Self:
         return self
@@ -20,10 +23,12 @@ class LLMOperations:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    @in_turn
     def close(self) -> None:
         """End the open requests and the workers; it cannot generate afterwards."""
         self.llm_engine.close()
 
+    @in_turn
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget every cached block; False, and nothing is done, while requests are open.
 
@@ -37,6 +42,7 @@ class LLMOperations:
     def reset_mm_cache(self) -> None:
         """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
 
+    @in_turn
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Stop computing until `wake_up`.
 
@@ -51,6 +57,7 @@ class LLMOperations:
         """
         self.llm_engine.sleep(level, mode)
 
+    @in_turn
     def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
 
@@ -65,6 +72,7 @@ class LLMOperations:
     def is_sleeping(self) -> bool:
         return self.llm_engine.is_sleeping()
 
+    @in_turn
     def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
         """Call a function with each worker's model, an `nn.Module`; returns the list of its results.
 
@@ -78,6 +86,7 @@ class LLMOperations:
         """
         return self.llm_engine.apply_model(func)
 
+    @in_turn
     def collective_rpc(
         self,
         method: Callable[..., Any] | str,
@@ -96,6 +105,7 @@ class LLMOperations:
         """
         return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
+    @in_turn
     def start_profile(
         self,
         profile_prefix: str | None = None,
@@ -112,6 +122,7 @@ class LLMOperations:
             profile_prefix, delay_iterations=delay_iterations, max_iterations=max_iterations
         )
 
+    @in_turn
     def stop_profile(self) -> None:
         """End the trace and write it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from baton.api.llm_engine import LLMEngine
@@ -10,6 +11,7 @@ from baton.api.offline_requests import OfflineRequests
 from baton.api.progress import UseTqdm
 from baton.api.prompts import as_list, one_each
 from baton.api.refused import refuse_unsupported
+from baton.api.turns import in_turn
 from baton.inputs import PromptType
 from baton.pooling_outputs import (
     ClassificationRequestOutput,
@@ -33,7 +35,9 @@ class PoolingMethods:
 
     llm_engine: LLMEngine
     _offline: OfflineRequests
+    _turn: AbstractContextManager[Any]
 
+    @in_turn
     def encode(
         self,
         prompts: PromptType | Sequence[PromptType],
