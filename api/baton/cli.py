@@ -86,8 +86,7 @@ def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
     except BatonError as error:
         text = arguments.as_flags(str(error))
         print_error(f"baton {args.command}: {text}")
-        if args.parent_pid:
-            report_update(args.report_fd, error=text)
+        report_update(args.report_fd, error=text)
         return exit_code(error)
     except MissingExtraError as error:
         print_error(str(error))
@@ -262,7 +261,7 @@ def _router(args: argparse.Namespace) -> int:
         return _router_group(args)
     return run_router(
         settings,
-        lambda bound: report(args.report_fd, is_last=False, address=bound.grpc, http_address=bound.http),
+        lambda bound: report(args.report_fd, address=bound.grpc, http_address=bound.http),
         lambda status: report_update(
             args.report_fd, is_ready=status.is_ready, num_workers=dict(status.num_workers)
         ),

@@ -99,8 +99,8 @@ def print_error(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-def report(file_descriptor: int | None, *, is_last: bool = True, **facts: object) -> None:
-    """Write one JSON line to the process that started this one; the last line closes the descriptor.
+def report(file_descriptor: int | None, **facts: object) -> None:
+    """Write the first JSON line to the process that started this one.
 
     Raises:
         InvalidConfigError: it is not open, or not read.
@@ -108,7 +108,7 @@ def report(file_descriptor: int | None, *, is_last: bool = True, **facts: object
     if file_descriptor is None:
         return
     try:
-        with os.fdopen(file_descriptor, "w", closefd=is_last) as pipe:
+        with os.fdopen(file_descriptor, "w", closefd=False) as pipe:
             pipe.write(json.dumps(facts) + "\n")
     except OSError as error:
         raise InvalidConfigError(

@@ -257,8 +257,8 @@ sys.stdin.read()
 """Ends with its standard input."""
 
 
-def test_a_cluster_that_cannot_start_is_an_error_of_the_settings() -> None:
+def test_what_the_workers_refuse_is_the_error_of_the_start() -> None:
     before = set(children_of(os.getpid()))
-    with pytest.raises(InvalidConfigError, match="baton serve refused a setting or the model"):
-        LLM(BUNDLED_MODEL, prefill_workers=1, decode_workers=0)
+    with pytest.raises(InvalidConfigError, match=r"^kv_cache_memory_bytes is 1; allowed: at least "):
+        LLM(BUNDLED_MODEL, prefill_workers=1, decode_workers=1, kv_cache_memory_bytes=1)
     assert set(children_of(os.getpid())) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,11 @@ def test_what_an_engine_cannot_be_given_is_refused(folder: Path) -> None:
             {"vllm_config": args, "executor_class": SpawnedExecutor},
             InvalidConfigError,
             "executor_class is .*",
+        ),
+        (
+            {"vllm_config": replace(args, prefill_workers=1)},
+            InvalidConfigError,
+            "prefill_workers is 1 with decode_workers 0; allowed: both over 0",
         ),
         (
             {"vllm_config": args, "stat_loggers": {"a": 1}},

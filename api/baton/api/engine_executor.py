@@ -42,4 +42,8 @@ def make_executor(
         text = f"nnodes is {args.nnodes} with prefill_workers {args.prefill_workers} and decode_workers"
         allowed = "1 in Python, or no such workers (baton serve starts them over several machines)"
         raise InvalidConfigError(f"{text} {args.decode_workers}; allowed: {allowed}")
+    is_complete = args.prefill_workers and (args.decode_workers or args.runner == "pooling")
+    if args.is_disaggregated and not is_complete:
+        text = f"prefill_workers is {args.prefill_workers} with decode_workers {args.decode_workers}"
+        raise InvalidConfigError(f"{text}; allowed: both over 0; a model that pools needs no decode workers")
     return spawned(args) if args.is_disaggregated else local(worker_settings(args), tokenizer)

@@ -31,7 +31,7 @@ class AsyncSpawnedExecutor:
         """Start it and wait until it is ready.
 
         Raises:
-            InvalidConfigError: it refused a setting or the model; its own message is on stderr.
+            InvalidConfigError: it refused a setting or the model.
             RequestError: it did not become ready.
         """
         self._process = ServingProcess(args)

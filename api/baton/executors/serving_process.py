@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -31,6 +32,8 @@ _SESSION_TIMEOUT_S: Final = 10.0
 _READY_WITHIN_S: Final = 300.0
 _WATCH_S: Final = 5.0
 """Interval of the checks that the process still runs."""
+_FLAG: Final = re.compile(r"--(\w[\w-]*)")
+"""A flag in an error, which is a field of this process's caller."""
 _STOPPED_WITHIN_S: Final = 3 * STOP_WITHIN_S
 """The router, then workers; and some more."""
 
@@ -39,7 +42,7 @@ class ServingProcess:
     """A router and workers on this machine, ready when it is made, whose operator only this process can be.
 
     Raises:
-        InvalidConfigError: it refused a setting or the model; its own message is on stderr.
+        InvalidConfigError: it refused a setting or the model.
         RequestError: it did not become ready.
     """
 
@@ -65,11 +68,11 @@ class ServingProcess:
             command, stdin=subprocess.PIPE, pass_fds=(write_fd,), env=environment
         )
         os.close(write_fd)
-        with os.fdopen(read_fd) as pipe:
-            line = pipe.readline()
-        if not line:
-            raise self._ended()
-        self.address: str = json.loads(line)["address"]
+        self._reports = os.fdopen(read_fd)
+        report = self._next_report()
+        if "address" not in report:
+            raise self._ended(report)
+        self.address: str = report["address"]
         """The router's gRPC address, `host:port`."""
         try:
             with self._connected() as channel:
@@ -97,7 +100,7 @@ class ServingProcess:
 
     def close(self) -> None:
         """End the processes."""
-        self._end_input()
+        self._end_pipes()
         try:
             self._process.wait(_STOPPED_WITHIN_S + 2 * self._shutdown_timeout_s)
         except subprocess.TimeoutExpired:
@@ -122,19 +125,28 @@ class ServingProcess:
                 for response in health.Watch(request, timeout=_WATCH_S, wait_for_ready=True):
                     if response.status == health_pb2.HealthCheckResponse.SERVING:
                         return
-        raise self._ended()
+        raise self._ended(self._next_report())
 
-    def _ended(self) -> BatonError:
-        """Return the error of a serving process that has ended, or is about to."""
+    def _next_report(self) -> dict[str, Any]:
+        """Return the next line that the process reports; empty once it has ended."""
+        line = self._reports.readline()
+        report: dict[str, Any] = json.loads(line) if line else {}
+        return report
+
+    def _ended(self, report: dict[str, Any]) -> BatonError:
+        """Return the error of a serving process that has ended, or is about to, by its last report."""
         code = self._process.wait(_STOPPED_WITHIN_S)
-        self._end_input()
+        self._end_pipes()
+        reason = _FLAG.sub(lambda flag: flag[1].replace("-", "_"), report.get("error", ""))
         if code == EXIT_BAD_CONFIG:
-            return InvalidConfigError("baton serve refused a setting or the model; its log has the reason")
-        return RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {code}")
+            return InvalidConfigError(reason or "baton serve refused a setting; its log has the reason")
+        text = f"baton serve ended with exit code {code}"
+        return RequestError(ErrorCode.UNAVAILABLE, f"{text}: {reason}" if reason else text)
 
-    def _end_input(self) -> None:
+    def _end_pipes(self) -> None:
         assert self._process.stdin is not None, "it was made with a pipe"
         self._process.stdin.close()
+        self._reports.close()
 
 
 def _flags(args: EngineArgs) -> list[str]:

@@ -21,7 +21,7 @@ from baton.processes.supervised_router import SupervisedRouter
 from baton.processes.supervised_worker import SupervisedWorker, WorkerReports
 from baton.processes.tasks import cancel, cancelled_at_end
 from baton_core.errors import InvalidConfigError
-from baton_service.process import report
+from baton_service.process import report, report_update
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 from baton_worker.kv_events.kv_events_config import KVEventsConfig
 
@@ -126,7 +126,10 @@ async def serve(cluster: LocalCluster) -> int:
                 _supervised_worker(cluster, number, addresses["address"], reports.notify, is_hopeless)
             )
         reports.notify()
-        return await _supervise(router_task, workers)
+        code = await _supervise(router_task, workers)
+        reasons = [worker.restarts.reason for worker in workers if worker.restarts.reason]
+        report_update(cluster.report_fd, error="; ".join(dict.fromkeys(reasons)))
+        return code
 
 
 def _announcement(
