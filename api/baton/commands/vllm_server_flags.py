@@ -33,7 +33,7 @@ TAKEN: Final[Mapping[str, Taken]] = {
     "--log-error-stack": Taken("a failure of Baton's own is always logged with its stack"),
     "--enable-log-deltas": Taken("answers are not logged"),
     "--h11-max-header-count": Taken("headers are bounded by --max-header-bytes", is_switch=False),
-    "--enable-flash-late-interaction": Taken("models that pool are not supported"),
+    "--enable-flash-late-interaction": Taken("the router computes scores of embedded tokens itself"),
     "--cohere-is-reasoning-model": Taken("there are no routes of Cohere"),
 }
 _ROUTERS: Final = "a router is one process; for more, start baton router with --redis"
@@ -57,7 +57,9 @@ SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--fingerprint-mode": Fixed(("full",), _FINGERPRINT),
     "--fingerprint-value": Fixed((None,), _FINGERPRINT),
     "--cohere-format": Fixed(("cmd4",), "there are no routes of Cohere"),
-    "--sse-keep-alive-interval": Fixed((0,), "streams have no comments between their chunks"),
+    "--sse-keep-alive-interval": Fixed(
+        (0,), "the interval is fixed: a stream has a comment after every 45 s of silence"
+    ),
     "--data-parallel-supervisor-port": Fixed((9256,), _PARALLEL),
     "--dp-supervisor-probe-interval-s": Fixed((5.0,), _PARALLEL),
     "--dp-supervisor-probe-timeout-s": Fixed((5.0,), _PARALLEL),
