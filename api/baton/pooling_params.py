@@ -47,8 +47,10 @@ class PoolingParams:
         """Return a copy for a method's task.
 
         Raises:
-            InvalidRequestError: these parameters are for another one.
+            InvalidRequestError: there is no such task, or these parameters are for another one.
         """
+        if task is not None and task not in TASKS:
+            raise InvalidRequestError("pooling_task", task, ", ".join(TASKS))
         if task is not None and self.task not in (None, task):
             raise InvalidRequestError("task", self.task, f"{task}, as the method pools")
         other = self.clone()

@@ -96,6 +96,33 @@ def test_arguments_of_what_there_is_not_are_refused(llm: LLM, given: dict[str, A
     assert llm.generate(PROMPT, greedy(1), use_tqdm=False, **nothing)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"tokenization_kwargs": [1]},
+            r"tokenization_kwargs is \[1\]; allowed: a dictionary of truncate_prompt",
+        ),
+        ({"tools": [5]}, r"tools is \[5\]; allowed: a list of dictionaries"),
+        ({"chat_template_kwargs": [5]}, r"chat_template_kwargs is \[5\]; allowed: a dictionary"),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused(llm: LLM, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        llm.chat(CHAT, greedy(1), **given)
+
+
+def test_no_conversations_are_none(llm: LLM) -> None:
+    assert llm.chat([], use_tqdm=False) == llm.generate([], use_tqdm=False) == []
+
+
+def test_a_time_of_arrival_is_a_number(llm: LLM) -> None:
+    with pytest.raises(
+        InvalidRequestError, match="arrival_time is 'a'; allowed: seconds since 1970, or None"
+    ):
+        llm.llm_engine.add_request("a", PROMPT, greedy(1), arrival_time="a")  # type: ignore[arg-type]
+
+
 def test_only_outputs_that_the_model_gives_are_waited_for(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"output_type is .*int.*; allowed: RequestOutput, as"):
         llm.wait_for_completion(int)
@@ -119,6 +146,12 @@ def test_beams_may_be_searched_a_few_prompts_at_a_time(llm: LLM) -> None:
     assert [[one.tokens for one in each.sequences] for each in apart] == [
         [one.tokens for one in each.sequences] for each in together
     ]
+    with pytest.raises(
+        InvalidRequestError, match="concurrency_limit is 0; allowed: an integer of at least 1"
+    ):
+        llm.beam_search([PROMPT[:5]], params, concurrency_limit=0)
+    with pytest.raises(InvalidRequestError, match=r"params is SamplingParams\(.*; allowed: BeamSearchParams"):
+        llm.beam_search([PROMPT[:5]], greedy(1))  # type: ignore[arg-type]
 
 
 def test_attributes_are_those_of_vllm_s_class(llm: LLM, folder: Path) -> None:

@@ -122,6 +122,8 @@ def test_methods_of_the_other_kind_say_what_to_do(qwen3: tuple[Path, PreTrainedM
         llm.embed("a", PoolingParams(dimensions=8))
     with pytest.raises(InvalidRequestError, match="task is 'embed'; allowed: classify"):
         llm.encode("a", PoolingParams(task="embed"), pooling_task="classify")
+    with pytest.raises(InvalidRequestError, match=r"pooling_task is 'x'; allowed: embed, .*, score"):
+        llm.encode("a", pooling_task="x")
     for wrong in ({"prompt": "a"}, [1, 2], [{"content": []}], None, 5):
         with pytest.raises(InvalidRequestError, match=r"data_2 is .*; allowed: a text, or a list of texts"):
             llm.score("a", wrong)  # type: ignore[arg-type]

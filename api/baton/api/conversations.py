@@ -42,17 +42,22 @@ class ChatOptions:
             allowed = ", ".join(_CONTENT_FORMATS)
             value = self.chat_template_content_format
             raise InvalidRequestError("chat_template_content_format", value, allowed)
+        tools, arguments = self.tools or (), self.chat_template_kwargs or {}
+        if not isinstance(tools, Sequence) or not all(isinstance(tool, Mapping) for tool in tools):
+            raise InvalidRequestError("tools", tools, "a list of dictionaries")
+        if not isinstance(arguments, Mapping):
+            raise InvalidRequestError("chat_template_kwargs", arguments, "a dictionary")
 
 
 def as_conversations(messages: Messages | Sequence[Messages], options: ChatOptions) -> list[Conversation]:
-    """One conversation or many: a list of messages is one.
+    """One conversation or many: a list of messages is one, an empty list is none.
 
     Raises:
         InvalidRequestError: it is neither.
     """
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise InvalidRequestError("messages", messages, "a list of messages, or of such lists")
-    given = [messages] if isinstance(messages[0], Mapping) else messages
+    given = [messages] if messages and isinstance(messages[0], Mapping) else messages
     return [_conversation(one, options) for one in given]
 
 

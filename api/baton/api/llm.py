@@ -191,7 +191,6 @@ class LLM(LLMOperations, PoolingMethods):
             RequestError: a request failed, or the engine sleeps.
         """
         check_runner(self.llm_engine.pooling, None)
-        params.check()
         return search_prompts(
             self.llm_engine,
             as_list(prompts),

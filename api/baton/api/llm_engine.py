@@ -135,6 +135,8 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         """
         if not isinstance(request_id, str):
             raise TypeError(f"request_id is {request_id!r}; allowed: text")
+        if arrival_time is not None and not isinstance(arrival_time, int | float):
+            raise InvalidRequestError("arrival_time", arrival_time, "seconds since 1970, or None")
         refuse_unsupported(
             trace_headers=trace_headers,
             prompt_adapter_request=prompt_adapter_request,

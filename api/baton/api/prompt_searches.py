@@ -31,6 +31,12 @@ def search_prompts(
         InvalidRequestError: a prompt or a parameter is out of range.
         RequestError: a request failed, or the engine sleeps.
     """
+    if not isinstance(params, BeamSearchParams):
+        raise InvalidRequestError("params", params, "BeamSearchParams")
+    params.check()
+    limit = concurrency_limit
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise InvalidRequestError("concurrency_limit", limit, "an integer of at least 1, or None")
     args = engine.args
     if 0 <= args.max_logprobs < 2 * params.beam_width:
         allowed = f"1 to {args.max_logprobs // 2}, half of max_logprobs"
@@ -44,7 +50,7 @@ def search_prompts(
         tokens = TokensPrompt(prompt_token_ids=spec.prompt_token_ids, cache_salt=spec.cache_salt)
         max_tokens = min(params.max_tokens, engine.max_model_len - len(spec.prompt_token_ids))
         searches.append(BeamSearch(tokens, params, max_tokens=max_tokens, end_ids=end_ids))
-    at_once = concurrency_limit or max(len(searches), 1)
+    at_once = limit or max(len(searches), 1)
     groups = [searches[start : start + at_once] for start in range(0, len(searches), at_once)]
     for group in counted(groups, use_tqdm, "Searching"):
         run_searches(group, params, generate)

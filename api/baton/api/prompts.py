@@ -50,7 +50,7 @@ def as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     """
     if isinstance(prompts, str | Mapping):
         return [cast(PromptType, prompts)]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray):
         raise InvalidRequestError("prompts", prompts, f"{_ALLOWED}, or a list of such")
     is_one = bool(prompts) and isinstance(prompts[0], int)
     return [cast(PromptType, prompts)] if is_one else list(cast(Sequence[PromptType], prompts))
@@ -143,6 +143,8 @@ def _check_text(text: object) -> str:
 
 
 def _check_token_ids(token_ids: object, prompt: PromptType) -> tuple[int, ...]:
-    if not isinstance(token_ids, Sequence) or not all(isinstance(token_id, int) for token_id in token_ids):
+    if isinstance(token_ids, bytes | bytearray) or not isinstance(token_ids, Sequence):
+        raise InvalidRequestError("prompt", prompt, _ALLOWED)
+    if not all(isinstance(token_id, int) for token_id in token_ids):
         raise InvalidRequestError("prompt", prompt, _ALLOWED)
     return tuple(token_ids)

@@ -208,6 +208,9 @@ class RequestBuilder:
 
 def _read_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return those that ask for something; Transformers' own defaults ask for nothing."""
+    if given is not None and not isinstance(given, Mapping):
+        allowed = f"a dictionary of {' and '.join(_TOKENIZATION)}"
+        raise InvalidRequestError("tokenization_kwargs", given, allowed)
     for name, value in (given or {}).items():
         if name not in _TOKENIZATION and not (name in _UNSET_TOKENIZATION and value in (None, False)):
             allowed = (

@@ -80,7 +80,8 @@ def prepare_templates() -> Callable[[bytes], bytes]:
         except InvalidRequestError as error:
             return encode_refusal(error)
         except InvalidModelError as error:
-            return encode_refusal(InvalidRequestError("chat_template", source, str(error)))
+            allowed = f"Jinja ({error.__cause__ or error})"
+            return encode_refusal(InvalidRequestError("chat_template", source, allowed))
         return encode_answer(text.encode(errors="surrogatepass"))
 
     return work

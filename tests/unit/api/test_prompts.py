@@ -34,7 +34,7 @@ def test_one_prompt_is_read_and_is_one_of_a_list(given: Any, parts: PromptParts)
 
 @pytest.mark.parametrize(
     "given",
-    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}],
+    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}, b"a", {"prompt_token_ids": b"a"}],
 )
 def test_anything_else_is_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"prompt is .*allowed: text, token ids"):
@@ -63,6 +63,11 @@ def test_no_prompts_are_no_prompts() -> None:
     assert as_list([]) == []
 
 
+def test_bytes_are_no_prompts() -> None:
+    with pytest.raises(InvalidRequestError, match=r"prompts is b'a'; allowed: text, token ids"):
+        as_list(b"a")
+
+
 def test_values_are_for_all_or_for_each() -> None:
     assert one_each("priority", None, 0, 2) == [0, 0]
     assert one_each("priority", 3, 0, 2) == [3, 3]
@@ -84,7 +89,7 @@ def test_one_conversation_or_many() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", [None, [], "a", ["a"], [3], 3])
+@pytest.mark.parametrize("given", [None, "a", ["a"], [3], 3])
 def test_what_is_no_conversation_is_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"messages is .*; allowed: a list of messages"):
         as_conversations(given, ChatOptions())
