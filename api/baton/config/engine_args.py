@@ -318,7 +318,7 @@ class EngineArgs(
         """Add a flag for every field: `--max-model-len` for `max_model_len`, and `--model`."""
         parser.add_argument("--model", default=BUNDLED_MODEL, help="a folder or a Hugging Face id")
         for flag in flags_of(cls):
-            flag.add_to(parser)
+            flag.add_to(parser, is_own=False)
         add_fixed_flags(parser)
         return parser
 
@@ -396,5 +396,5 @@ class AsyncEngineArgs(EngineArgs):
         known = {flag.name for flag in flags_of(EngineArgs)}
         for flag in flags_of(cls):
             if flag.name not in known:
-                flag.add_to(parser)
+                flag.add_to(parser, is_own=False)
         return parser

@@ -131,8 +131,11 @@ class Flag:
             raise self._refusal(name, given)
         return value
 
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Mutate a parser, or a group of one: add the flag."""
+    def add_to(self, parser: argparse._ActionsContainer, *, is_own: bool = True) -> None:
+        """Mutate a parser, or a group of one: add the flag.
+
+        A parser of Baton's own raises InvalidConfigError on a wrong value, another one has a usage error.
+        """
         text = self.help.replace("%", "%%")
         if self.suffixes:
             text += f"; may have a unit, as {self.suffixes.words}"
@@ -145,7 +148,8 @@ class Flag:
         is_published = "default" in self.help or self.default in (None, "", ())
         shown = "" if is_published else f" (default {self.default})"
         metavar = self.metavar or (self.choices and f"{{{','.join(self.choices)}}}")
-        options: dict[str, Any] = {"type": self.parse, "default": self.default, "metavar": metavar}
+        parse = self.parse if is_own else self._parse_argument
+        options: dict[str, Any] = {"type": parse, "default": self.default, "metavar": metavar}
         if self.is_list:
             options["action"] = _Collect
         parser.add_argument(self.name, nargs=self.nargs, help=text + shown, **options)
@@ -164,6 +168,12 @@ class Flag:
     def opposite(self) -> str:
         """The flag that turns a switch off."""
         return self.name.replace("--", "--no-", 1)
+
+    def _parse_argument(self, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except InvalidConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     def _parse_list(self, text: str, name: str) -> tuple[Any, ...]:
         try:

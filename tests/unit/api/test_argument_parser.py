@@ -88,3 +88,10 @@ def test_what_is_wrong_ends_with_the_usage(
     shown = capsys.readouterr().err
     assert shown.startswith("usage: ")
     assert said in shown
+
+
+def test_a_wrong_value_is_a_usage_error_of_any_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        EngineArgs.add_cli_args(argparse.ArgumentParser()).parse_args(["--max-num-seqs", "abc"])
+    assert caught.value.code == 2
+    assert "--max-num-seqs is 'abc'; allowed: an integer" in capsys.readouterr().err
