@@ -52,7 +52,7 @@ def _converse(conversation: Talk, message: str | None) -> int:
     if message is None and sys.stdin.isatty():
         _write(f"{conversation.model}: /reset forgets, /exit or Ctrl-D ends, Ctrl-C stops an answer\n")
     has_failed = False
-    for line in _lines() if message is None else [message]:
+    for line in lines() if message is None else [message]:
         if line == "/exit":
             break
         if line == "/reset":
@@ -222,7 +222,7 @@ def _describe(stub: BatonStub) -> pb.ModelInfo:
     return info
 
 
-def _lines() -> Iterator[str]:
+def lines() -> Iterator[str]:
     """Yield the user's lines. Those of a script are echoed, as a terminal would show them."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")

@@ -240,7 +240,7 @@ def _parsers(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, ar
 
 def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
     if command.name == "complete":
-        parser.add_argument("prompt", nargs="+", help="one or more prompts")
+        parser.add_argument("prompt", nargs="*", help="default: each line of the input")
     if command.name == "explain":
         parser.add_argument("request_id", metavar="ID", help="id of an answer, or its x-request-id")
     if command.name == "admin":

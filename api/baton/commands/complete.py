@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 
+from baton.commands.chat import lines
 from baton.commands.openai_server import OpenAIServer, sampling_fields
 from baton.commands.security_arguments import router_access
 from baton.executors.resuming_client import ResumingClient
@@ -17,30 +20,47 @@ from baton_proto.v1 import baton_pb2 as pb
 
 
 def complete(args: argparse.Namespace) -> int:
-    """Print the completion of each prompt and where its time went.
+    """Print the completion of each prompt, or else of each line of the input, and where its time went.
 
     Raises:
         InvalidRequestError: a prompt is no text.
         RequestError: no router answers, or a request failed.
     """
+    for prompt in args.prompt:
+        _check(prompt)
     if args.url:
         return _complete_over_http(args)
-    requests = [_request(args, prompt) for prompt in args.prompt]
     access = router_access(args)
     wait_until_ready(args.address, access, args.wait)
     client = ResumingClient((args.address, *args.other_router), access)
-    for prompt, request in zip(args.prompt, requests, strict=True):
-        _print_one(client, prompt, request)
+    for prompt in _prompts(args):
+        _print_one(client, _request(args, prompt))
     return 0
+
+
+def _prompts(args: argparse.Namespace) -> Iterator[str]:
+    """Yield the prompts as they are shown."""
+    if not args.prompt:
+        yield from filter(None, lines())
+    for prompt in args.prompt:
+        sys.stdout.write(f"> {prompt}\n")
+        yield prompt
+
+
+def _check(prompt: str) -> None:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("prompt", prompt, "text in UTF-8") from None
 
 
 def _complete_over_http(args: argparse.Namespace) -> int:
     server = OpenAIServer(args)
     model = args.model_name or server.first_model()
     fields = {"model": model, "n": args.n, **sampling_fields(args)}
-    for prompt in args.prompt:
-        sys.stdout.write(f"> {prompt}\n")
-        route, asked = "/completions", {"prompt": prompt}
+    for prompt in _prompts(args):
+        asked: dict[str, Any] = {"prompt": prompt}
+        route = "/completions"
         if args.chat:
             route, asked = "/chat/completions", {"messages": [{"role": "user", "content": prompt}]}
         texts = [""] * args.n
@@ -63,10 +83,6 @@ def _complete_over_http(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
     request = sampled_request(args)
     request.sampling_params.n = args.n
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError("prompt", prompt, "text in UTF-8") from None
     if args.chat:
         request.chat.messages.add(role="user", content=prompt)
     else:
@@ -74,13 +90,12 @@ def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
     return request
 
 
-def _print_one(client: ResumingClient, prompt: str, request: pb.GenerateRequest) -> None:
+def _print_one(client: ResumingClient, request: pb.GenerateRequest) -> None:
     """Stream the first sequence; the others, which come in between, follow whole.
 
     Raises:
         RequestError: no router answers, or the request failed.
     """
-    sys.stdout.write(f"> {prompt}\n")
     others: defaultdict[int, str] = defaultdict(str)
     has_begun = False
     try:

@@ -125,7 +125,7 @@ def test_a_value_out_of_range_is_refused(
         ("serve --no-such-flag", "unrecognized arguments: --no-such-flag"),
         ("serve --max-num-seq 3", "unrecognized arguments: --max-num-seq"),
         ("serve --port", "argument --port: expected one argument"),
-        ("complete", "arguments are required: prompt"),
+        ("explain", "arguments are required: ID"),
     ],
 )
 def test_an_unknown_or_incomplete_command_line_is_refused(

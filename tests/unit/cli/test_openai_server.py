@@ -63,6 +63,16 @@ def test_an_answer_that_breaks_off_is_an_error(capsys: pytest.CaptureFixture[str
     assert told.err == f"baton complete: the answer of {url} broke off\n"
 
 
+def test_without_a_prompt_each_line_of_the_input_is_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n\ntwo\n"))
+    with serving(chunk("Hello"), DONE) as (url, asked):
+        assert main(["complete", "--url", url, "--model-name", "m"]) == 0
+    assert [body["prompt"] for body in asked] == ["one", "two"]
+    assert capsys.readouterr().out == "> one\nHello\n\n> \n> two\nHello\n\n"
+
+
 def test_an_answer_is_whole_by_its_mark_or_the_reasons_of_all_its_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
