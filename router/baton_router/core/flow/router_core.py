@@ -246,8 +246,10 @@ class RouterCore:
             self._of_lines.add(spec.request_id)
         effects = self._track(now, flow, [])
         if not self.is_held:
-            is_first = self.admission.num_waiting == 1
-            effects += self._track(now, flow, flow.place(now) if is_first else flow.fail_if_hopeless(now))
+            if self.admission.num_waiting == 1:
+                effects += self._track(now, flow, flow.place(now))
+            elif not self.fleet.is_ready:
+                effects += self._track(now, flow, flow.fail_if_hopeless(now))
         return effects + self._shed(now, flow)
 
     def _examine(self, now: float, event: Submit) -> Refusal | None:
