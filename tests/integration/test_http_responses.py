@@ -224,7 +224,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         "input[0].content[0].type is 'input_image'; allowed: input_text",
     ),
-    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id is None"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id is null"),
 ]
 
 

@@ -148,6 +148,29 @@ def test_workers_that_give_it_back_one_after_the_other_were_not_killed_by_it() -
     assert not client.ends
 
 
+def test_a_worker_that_gives_it_back_again_and_again_does_not_do_so_for_ever() -> None:
+    client = Client("d", split=SplitMode.NEVER)
+    client.submit()
+    for number in range(5):
+        attempt = f"r\t{number}" if number else "r"
+        back = Failed(request_id=attempt, code=ErrorCode.UNAVAILABLE, message="no more blocks")
+        client.says("d", back, now=4.0 * number)
+        client.heartbeat("d", now=4.0 * number + 1.0)
+    assert [end.code for end in client.ends] == [ErrorCode.UNAVAILABLE]
+    assert "moved 3 times without a new token" in client.ends[0].message
+
+
+def test_the_wait_for_a_decode_worker_counts_from_its_loss() -> None:
+    client = Client("p", "d")
+    client.submit()
+    client.says("p", first_token(), now=1.0)
+    lose(client, "d", now=2.0)
+    while not client.ends and (due := client.core.next_deadline()) is not None:
+        client.wait(due)
+    assert due == 17.0
+    assert "waited 15.0 s for a worker" in client.ends[0].message
+
+
 def test_it_waits_for_a_worker_that_comes() -> None:
     client = decoding("d", split=SplitMode.NEVER)
     assert kinds(lose(client, "d")) == []

@@ -33,6 +33,8 @@ class Migrations:
         self._num_fruitless = 0
         self._cause_s = -math.inf
         self._num_tokens = -1
+        self._returned_by: set[str] = set()
+        """Workers that gave the request back."""
         self._since_s = math.inf
         """Begin of the wait for another worker; infinite while it does not wait for one."""
         self.why = ""
@@ -45,8 +47,12 @@ class Migrations:
         """End of the wait for another worker; infinite while it does not wait for one."""
         return self._since_s + self._limits.wait_s
 
-    def wait(self, now: float) -> None:
-        """Begin the wait for another worker, or begin it anew: there are some, but none can begin it now."""
+    def begin_wait(self, now: float) -> None:
+        """Begin the wait for another worker, unless it has begun."""
+        self._since_s = min(self._since_s, now)
+
+    def restart_wait(self, now: float) -> None:
+        """Begin the wait for another worker anew: there are some, but none can begin it now."""
         self._since_s = now
 
     def end_wait(self) -> None:
@@ -56,6 +62,12 @@ class Migrations:
     def waited_s(self, now: float) -> float:
         """Return how long there has been no other worker."""
         return now - self._since_s
+
+    def note_return(self, worker_id: str) -> bool:
+        """Remember that a worker gave the request back as it stops; returns True if it did so before."""
+        is_again = worker_id in self._returned_by
+        self._returned_by.add(worker_id)
+        return is_again
 
     def add(
         self,

@@ -103,13 +103,9 @@ class RequestFlow:
     @property
     def deadline(self) -> float:
         """Time at which `on_deadline` is due."""
-        return self._limits.deadline(
-            self._state,
-            self._entered_s[self._state],
-            accepted_s=self._accepted_s,
-            give_up_s=self._gate.give_up_s,
-            migrating_until_s=self.migrations.wait_until_s,
-        )
+        entered_s = self._entered_s[self._state]
+        ends = {"give_up_s": self._gate.give_up_s, "migrating_until_s": self.migrations.wait_until_s}
+        return self._limits.deadline(self._state, entered_s, accepted_s=self._accepted_s, **ends)
 
     # --- inputs ---
 
@@ -148,9 +144,8 @@ class RequestFlow:
                 if worker_id not in self._workers_in_use():
                     return []
                 if code is ErrorCode.UNAVAILABLE:
-                    return self._migrate(
-                        now, worker_id, code, f"worker {worker_id}: {text}", is_suspect=False
-                    )
+                    is_again, why = self.migrations.note_return(worker_id), f"worker {worker_id}: {text}"
+                    return self._migrate(now, worker_id, code, why, is_suspect=is_again)
                 is_client_error = code is ErrorCode.INVALID_REQUEST
                 return self.fail(now, code, text if is_client_error else f"worker {worker_id}: {text}")
         assert_never(message)
@@ -233,7 +228,7 @@ class RequestFlow:
         if isinstance(outcome, Unplaceable):
             self._why_waiting = outcome.reason
             if outcome.may_pass:
-                self.migrations.wait(now)
+                self.migrations.restart_wait(now)
             is_hopeless = outcome.is_permanent and now == self._accepted_s  # later some may come back
             return self.fail(now, ErrorCode.UNAVAILABLE, outcome.reason) if is_hopeless else []
         self._begin_attempt(now)
@@ -275,7 +270,10 @@ class RequestFlow:
         excuse = self.migrations.add(now, code, why, *sizes, is_suspect=is_suspect)
         if excuse is not None:
             return self.fail(now, code, f"{why}; {excuse}")
-        return self._replace_worker(now, worker_id, FlowInput.MIGRATE)
+        effects = self._replace_worker(now, worker_id, FlowInput.MIGRATE)
+        if self._state is FlowState.AWAITING_DECODE:
+            self.migrations.begin_wait(now)
+        return effects
 
     def _replace_worker(self, now: float, worker_id: str, flow_input: FlowInput) -> list[RouterEffect]:
         """Find a worker in the place of that one; the prefill worker keeps its part where possible."""
@@ -295,7 +293,7 @@ class RequestFlow:
     def _place_elsewhere(self, now: float, flow_input: FlowInput) -> list[RouterEffect]:
         effects = self._cancel_at_workers()
         self._apply(now, flow_input)
-        self.migrations.wait(now)
+        self.migrations.begin_wait(now)
         self._record.wait(now)
         self._assignment.resume(replace(self.spec, resumed=self._stream.resumed))
         return effects + self._place(now)
@@ -305,6 +303,7 @@ class RequestFlow:
         if not self._assignment.reassign_decoder(now, is_computed=True):
             return []
         self._apply(now, FlowInput.DECODER_FOUND)
+        self.migrations.end_wait()
         self._record.place(now)
         return [self._reserve(self._assignment.current), self._start()]
 
