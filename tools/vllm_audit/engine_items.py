@@ -203,7 +203,7 @@ def _args() -> EngineArgs:
 
 
 def _parsed(*flags: str) -> EngineArgs:
-    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser(exit_on_error=False))
     return EngineArgs.from_cli_args(parser.parse_args(["--model", MODEL, *flags]))
 
 
