@@ -316,9 +316,8 @@ class LLM(LLMOperations, PoolingMethods):
         """
         return self.llm_engine.get_tokenizer()
 
-    @in_turn
     def get_metrics(self) -> list[Metric]:
-        """Figures of all requests so far, under vLLM's names."""
+        """Figures of all requests so far, under vLLM's names, also while another thread's call runs."""
         return self.llm_engine.get_metrics()
 
     # --- updates of the weights ---

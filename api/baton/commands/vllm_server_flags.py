@@ -34,7 +34,7 @@ TAKEN: Final[Mapping[str, Taken]] = {
     "--enable-log-deltas": Taken("answers are not logged"),
     "--h11-max-header-count": Taken("headers are bounded by --max-header-bytes", is_switch=False),
     "--enable-flash-late-interaction": Taken("the router computes scores of embedded tokens itself"),
-    "--cohere-is-reasoning-model": Taken("there are no routes of Cohere"),
+    "--cohere-is-reasoning-model": Taken("there are no chat routes of Cohere"),
 }
 _ROUTERS: Final = "a router is one process; for more, start baton router with --redis"
 _ADAPTERS: Final = "of adapters there are LoRA ones: --lora-modules"
@@ -56,7 +56,7 @@ SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--enable-per-request-metrics": Fixed((False,), "include_timings in a request asks for its timings"),
     "--fingerprint-mode": Fixed(("full",), _FINGERPRINT),
     "--fingerprint-value": Fixed((None,), _FINGERPRINT),
-    "--cohere-format": Fixed(("cmd4",), "there are no routes of Cohere"),
+    "--cohere-format": Fixed(("cmd4",), "there are no chat routes of Cohere"),
     "--sse-keep-alive-interval": Fixed(
         (0,), "the interval is fixed: a stream has a comment after every 45 s of silence"
     ),

@@ -148,7 +148,10 @@ def test_a_pool_that_is_not_used_is_closed_and_opened_again(rig: Rig) -> None:
         assert isinstance(opened, Connected)
         assert isinstance(done, PullDone)
         assert done.error == ""
-        time.sleep(0.3)
+        deadline = time.monotonic() + TIMEOUT_S
+        while rig.thread._pools:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_each_pull_ends_once_whichever_of_them_is_over_first(rig: Rig) -> None:
