@@ -1,4 +1,4 @@
-"""Processes of Baton that benchmarks start, with their addresses and CPU time."""
+"""Processes of Baton that benchmarks start, with their addresses, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from baton.config.engine_args import BUNDLED_MODEL
@@ -69,3 +70,23 @@ def start_router(
     if not line:
         raise RuntimeError(f"the router did not report where it listens: {' '.join(flags)}")
     return process, json.loads(line)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that `pid` has started, and those that they have started."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(folder.name))
+    found = children.get(pid, []).copy()
+    for child in found:  # grows on the way
+        found += children.get(child, [])
+    return found
+
+
+def kilobytes(pid: int, name: str) -> dict[str, int]:
+    """Read the lines of a file of /proc that are sizes."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/{name}").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1] == "kB"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,29 +23,9 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.router_access import RouterAccess
 from bench.chaos.clients import WITHOUT_KEY
-from bench.processes import LOCALHOST, free_port
+from bench.processes import LOCALHOST, descendants, free_port, kilobytes
 
 READY_WITHIN_S: Final = 120.0
-
-_ANON: Final = re.compile(r"RssAnon:\s+(\d+) kB")
-
-
-def family_of(pid: int) -> list[int]:
-    """A process and all its descendants; none where it has ended."""
-    try:
-        children = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [pid, *(one for task in children for child in task for one in family_of(int(child)))]
-
-
-def anonymous_mib(pid: int) -> float:
-    """Memory of a process that it shares with neither files nor others; 0 where it has ended."""
-    try:
-        found = _ANON.search(Path(f"/proc/{pid}/status").read_text())
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return int(found[1]) / 1024 if found else 0.0
 
 
 @dataclass(slots=True)
@@ -97,7 +76,11 @@ class Part:
 
     def memory_mib(self) -> float:
         """Memory that it and its children have for themselves: neither files nor blocks that are shared."""
-        return sum(anonymous_mib(pid) for pid in family_of(self.pid))
+        size = 0
+        for pid in (self.pid, *descendants(self.pid)):
+            with suppress(FileNotFoundError, ProcessLookupError, KeyError):
+                size += kilobytes(pid, "status")["RssAnon"]
+        return size / 1024
 
 
 @dataclass(frozen=True, slots=True)

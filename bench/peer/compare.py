@@ -27,10 +27,11 @@ from baton.config.engine_args import BUNDLED_MODEL
 from bench.command_line import make_parser
 from bench.peer.compare_decisions import decision_of
 from bench.peer.differences import Answer, answer_differences, output_differences
-from bench.peer.engine_process import ROOT, EngineFailedError, EngineProcess
+from bench.peer.engine_process import EngineFailedError, EngineProcess
 from bench.peer.engines import Engines
 from bench.peer.http_requests import REQUESTS, Request
 from bench.peer.server import POLL_S, Client
+from bench.processes import ROOT
 
 ENGINES: Final = ("vllm", "baton")
 SERVER_FLAGS: Final = (

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-ROOT: Final = Path(__file__).parents[2]
+from bench.processes import ROOT, descendants, kilobytes
+
 END_WITHIN_S: Final = 30.0
 NUM_LAST_LINES: Final = 25
 
@@ -85,16 +86,16 @@ class EngineProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal all of its processes, of whatever group."""
-        for pid in descendants(self._guardian.pid):
+        for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def memory(self) -> Memory:
         peak = shared_once = 0
-        for pid in descendants(self._guardian.pid):
+        for pid in self.pids:
             with suppress(FileNotFoundError, ProcessLookupError, KeyError):
-                peak += _kilobytes(pid, "status")["VmHWM"]
-                shared_once += _kilobytes(pid, "smaps_rollup")["Pss"]
+                peak += kilobytes(pid, "status")["VmHWM"]
+                shared_once += kilobytes(pid, "smaps_rollup")["Pss"]
         return Memory(peak_bytes=peak * 1024, shared_once_bytes=shared_once * 1024)
 
     @property
@@ -105,9 +106,9 @@ class EngineProcess:
     def process_bytes(self) -> list[int]:
         """Return the memory of each process, largest first; shared pages are divided among their owners."""
         sizes = []
-        for pid in descendants(self._guardian.pid):
+        for pid in self.pids:
             with suppress(FileNotFoundError, ProcessLookupError, KeyError):
-                sizes.append(_kilobytes(pid, "smaps_rollup")["Pss"] * 1024)
+                sizes.append(kilobytes(pid, "smaps_rollup")["Pss"] * 1024)
         return sorted(sizes, reverse=True)
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class EngineProcess:
         with suppress(subprocess.TimeoutExpired):
             self._guardian.wait(END_WITHIN_S)
         if self._guardian.poll() is None:
-            for pid in descendants(self._guardian.pid):
+            for pid in self.pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._guardian.kill()
@@ -170,23 +171,3 @@ class OfflineEngine(EngineProcess):
         if not line:
             raise self.failure("ended")
         return json.loads(line)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that `pid` has started, and those that they have started."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(folder.name))
-    found = children.get(pid, []).copy()
-    for child in found:  # grows on the way
-        found += children.get(child, [])
-    return found
-
-
-def _kilobytes(pid: int, name: str) -> dict[str, int]:
-    """Read the lines of a file of /proc that are sizes."""
-    lines = (line.split() for line in Path(f"/proc/{pid}/{name}").read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1] == "kB"}
