@@ -23,7 +23,7 @@ import torch
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import StepPlan
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.interface.kernels import Kernels
@@ -119,15 +119,7 @@ def invariant_kernels(dtype: torch.dtype) -> Kernels:
 
 def prompt_step(num_tokens: int, arguments: argparse.Namespace) -> StepPlan:
     """The end of the first sequence's context, computed anew."""
-    start = arguments.context - num_tokens
-    spec = SampleSpec(seed=0, position=arguments.context, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    piece = SequenceSlice(
-        seq_id=SeqId("prompt", 0),
-        token_ids=tuple(range(3, 3 + num_tokens)),
-        start=start,
-        block_tables=(cpu_step.table_of_sequence(0, arguments),),
-        samples=(spec,),
-    )
+    piece = cpu_step.make_slice(0, range(3, 3 + num_tokens), arguments.context, arguments)
     return StepPlan(step_id=0, slices=(piece,))
 
 

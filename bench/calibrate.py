@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import StepPlan
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
 from baton_simulator.capacity.step_timing import StepTiming, TimingProfile, work, write_profile
@@ -63,18 +63,8 @@ def decode_batch(batch: int, context: int) -> list[Piece]:
 def make_plan(pieces: Sequence[Piece], arguments: argparse.Namespace) -> StepPlan:
     slices = []
     for seq, piece in enumerate(pieces):
-        end = piece.start + piece.num_tokens
-        table = cpu_step.table_of_sequence(seq, arguments)[: cpu_step.blocks_of_sequence(end)]
-        spec = SampleSpec(seed=0, position=end, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        slices.append(
-            SequenceSlice(
-                seq_id=SeqId(f"sequence-{seq}", 0),
-                token_ids=tuple(3 + at % 1000 for at in range(piece.num_tokens)),
-                start=piece.start,
-                block_tables=(table,),
-                samples=(spec,),
-            )
-        )
+        token_ids = [3 + at % 1000 for at in range(piece.num_tokens)]
+        slices.append(cpu_step.make_slice(seq, token_ids, piece.start + piece.num_tokens, arguments))
     return StepPlan(step_id=0, slices=tuple(slices))
 
 

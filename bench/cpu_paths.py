@@ -17,7 +17,7 @@ os.environ.setdefault(*PASSIVE_OPENMP)
 
 import torch
 
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import StepPlan
 from baton_kernels.cpu.variants import TORCH, cpu_flags, usable_variants
 from baton_kernels.selection import select_kernels
 from bench.command_line import make_parser
@@ -25,11 +25,10 @@ from bench.cpu_step import (
     DTYPES,
     QWEN2_387M,
     Contender,
-    blocks_of_sequence,
     first_tokens,
     make_runner,
+    make_slice,
     make_step,
-    table_of_sequence,
 )
 
 
@@ -41,8 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--small", action="store_true", help="a model of two narrow layers, for a quick run")
-    for name in QWEN2_387M:
-        parser.set_defaults(**{name: None})
+    parser.set_defaults(**dict.fromkeys(QWEN2_387M))
     args = parser.parse_args()
     args.context = args.prompt
     return args
@@ -50,15 +48,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_prompt(args: argparse.Namespace) -> StepPlan:
     """One sequence's whole context, and a token behind it."""
-    sample = SampleSpec(seed=0, position=args.context, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    piece = SequenceSlice(
-        seq_id=SeqId("prompt", 0),
-        token_ids=tuple(3 + 17 * position % 4000 for position in range(args.context)),
-        start=0,
-        block_tables=(table_of_sequence(0, args)[: blocks_of_sequence(args.context)],),
-        samples=(sample,),
-    )
-    return StepPlan(step_id=0, slices=(piece,))
+    token_ids = [3 + 17 * position % 4000 for position in range(args.context)]
+    return StepPlan(step_id=0, slices=(make_slice(0, token_ids, args.context, args),))
 
 
 def main() -> None:

@@ -218,19 +218,19 @@ def fill_cache(kernels: AttentionKernels, kv_pool: Tensor, arguments: argparse.N
 
 def make_step(tokens: Sequence[int], arguments: argparse.Namespace) -> StepPlan:
     """A sequence for each of `tokens`, which is its last one."""
-    position = arguments.context
-    spec = SampleSpec(seed=0, position=position, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    slices = tuple(
-        SequenceSlice(
-            seq_id=SeqId(f"sequence-{seq}", 0),
-            token_ids=(token,),
-            start=position - 1,
-            block_tables=(table_of_sequence(seq, arguments),),
-            samples=(spec,),
-        )
-        for seq, token in enumerate(tokens)
+    slices = (make_slice(seq, (token,), arguments.context, arguments) for seq, token in enumerate(tokens))
+    return StepPlan(step_id=0, slices=tuple(slices))
+
+
+def make_slice(seq: int, token_ids: Sequence[int], end: int, arguments: argparse.Namespace) -> SequenceSlice:
+    """The tokens of a sequence that lie before the position `end`, and a greedy one behind them."""
+    return SequenceSlice(
+        seq_id=SeqId(f"sequence-{seq}", 0),
+        token_ids=tuple(token_ids),
+        start=end - len(token_ids),
+        block_tables=(table_of_sequence(seq, arguments)[: blocks_of_sequence(end)],),
+        samples=(SampleSpec(seed=0, position=end, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0),),
     )
-    return StepPlan(step_id=0, slices=slices)
 
 
 def first_tokens(arguments: argparse.Namespace) -> list[int]:
