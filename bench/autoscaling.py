@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from baton_simulator.capacity.trace import Scale, read_trace
 from baton_simulator.capacity.worker_mix import WorkerMix, parse_mix
 from baton_simulator.capacity.workload import Ask, make_workload
 from baton_worker.core.scheduler_config import SchedulerConfig
+from bench.command_line import make_parser
 
 HOUR_S: Final = 3600.0
 BY_QUEUE: Final = "by queue length"
@@ -68,17 +69,7 @@ def day_of(hour: Sequence[Ask], num_hours: int = 24) -> list[Ask]:
             if draw < share_at(at_s):
                 ids = tuple((one + number * most) % (2**31 - 2) for one in ask.hash_ids)
                 name, session = f"{number}-{ask.name}", f"{number}-{ask.session_id}"
-                day.append(
-                    Ask(
-                        name=name,
-                        at_s=at_s,
-                        num_prompt_tokens=ask.num_prompt_tokens,
-                        num_tokens=ask.num_tokens,
-                        hash_ids=ids,
-                        id_tokens=ask.id_tokens,
-                        session_id=session,
-                    )
-                )
+                day.append(replace(ask, name=name, at_s=at_s, hash_ids=ids, session_id=session))
     return sorted(day, key=lambda ask: ask.at_s)
 
 
@@ -90,13 +81,6 @@ class Fixed:
 
     def sample(self, *_: object) -> dict[Role, int]:
         return self._desired
-
-
-def run(name: str, plan: FleetPlan, asks: Sequence[Ask], rule: ScalingRule, scaling: ScalingPlan) -> Row:
-    print(f"simulating {name}: {len(asks)} requests", file=sys.stderr, flush=True)
-    fleet = ScaledRun(plan, asks, rule, scaling)
-    results = fleet.run()
-    return Row(name, results, fleet.worker_hours, fleet.counts)
 
 
 def as_table(rows: Sequence[Row], slo: Slo, num_devices: int) -> str:
@@ -166,11 +150,14 @@ def simulate(args: argparse.Namespace, fleet: str) -> Row:
         heartbeat_s=args.heartbeat,
     )
     name = fleet if fleet in rules else f"fixed {mix}"
-    return run(name, plan, asks, rules.get(fleet, Fixed(mix)), ScalingPlan(start_s=args.start))
+    print(f"simulating {name}: {len(asks)} requests", file=sys.stderr, flush=True)
+    run = ScaledRun(plan, asks, rules.get(fleet, Fixed(mix)), ScalingPlan(start_s=args.start))
+    results = run.run()
+    return Row(name, results, run.worker_hours, run.counts)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A day of a trace on fixed and on scaled fleets.")
+    parser = make_parser(__doc__)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--every", type=int, default=1, help="only one of so many conversations")
     parser.add_argument("--divisor", type=int, default=1, help="divisor of the prompts' lengths")

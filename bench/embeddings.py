@@ -27,6 +27,7 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
+from baton_simulator.capacity.figures import percentile
 from bench.command_line import make_parser
 from bench.peer.engine_process import EngineProcess
 from bench.peer.engines import Engines
@@ -128,10 +129,6 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(map(mul, one, other)) / (math.hypot(*one) * math.hypot(*other))
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
-
-
 def measure(arguments: argparse.Namespace, shape: str, folder: Path, logs: Path) -> Figures:
     """Run all rounds of one model."""
     model, figures = folder / shape, Figures()
@@ -154,7 +151,7 @@ def measure(arguments: argparse.Namespace, shape: str, folder: Path, logs: Path)
 def show(shape: str, figures: Figures) -> None:
     for size in CALLS:
         rates = {name: median(figures.rates[size, name]) for name in ENGINES}
-        tails = {name: percentile(figures.latencies_s[size, name], 0.99) for name in ENGINES}
+        tails = {name: percentile(figures.latencies_s[size, name], 99) for name in ENGINES}
         rate, tail = rates["baton"] / rates["vllm"], tails["vllm"] / tails["baton"]
         print(
             f"{shape}, calls of {size}: {rates['baton']:.1f} embeddings/s beside {rates['vllm']:.1f} "

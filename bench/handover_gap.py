@@ -26,8 +26,8 @@ import grpc
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_service.tcp import listen_at
 from bench.command_line import make_parser
+from bench.processes import free_port
 
 SHARE: Final = 0.05
 """Allowed share of the prefill time, besides one inter-token latency."""
@@ -55,19 +55,10 @@ class Stream:
 @contextmanager
 def cluster(args: argparse.Namespace) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start it; gives its process and the router's address."""
-    with listen_at("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "baton", "serve", *([args.model] if args.model else [])]
-    command += [
-        "--split",
-        "always",
-        "--port",
-        "0",
-        "--grpc-port",
-        str(port),
-        "--kv-transport",
-        args.transport,
-    ]
+    command += ["--port", "0", "--grpc-port", str(port)]
+    command += ["--split", "always", "--kv-transport", args.transport]
     command += ["--max-num-batched-tokens", str(args.chunk), "--kv-cache-memory-bytes", str(2**28)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
+from baton.config.engine_args import BUNDLED_MODEL
+from baton_engine.checkpoint.weight_files import read_entries
 from bench.command_line import make_parser
+from bench.processes import kilobytes
 
 MIB: Final = 1 << 20
 CHUNK_BYTES: Final = 16 << 20
@@ -51,20 +55,10 @@ def largest_layer(folder: Path) -> int:
     """Return the bytes of the largest layer: the tensors whose names differ in their last part alone."""
     sizes: dict[str, int] = {}
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        header.pop("__metadata__", None)
-        for name, tensor in header.items():
-            begin, end = tensor["data_offsets"]
+        for name, entry in read_entries(path).items():
             layer = name.rpartition(".")[0]
-            sizes[layer] = sizes.get(layer, 0) + end - begin
+            sizes[layer] = sizes.get(layer, 0) + entry.num_bytes
     return max(sizes.values())
-
-
-def memory_bytes(name: str) -> int:
-    """Return a figure of this process in Linux's `status`, such as `VmRSS`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def load(arguments: argparse.Namespace) -> None:
@@ -74,11 +68,11 @@ def load(arguments: argparse.Namespace) -> None:
 
     (folder,) = arguments.models
     settings = EngineSettings(model=str(folder), dtype=arguments.dtype, quantization=arguments.quantization)
-    load_model(EngineSettings(model=str(Path(__file__).parents[1] / "api/baton/bundled")))  # builds kernels
-    before, began = memory_bytes("VmRSS"), time.perf_counter()
+    load_model(EngineSettings(model=BUNDLED_MODEL))  # builds kernels
+    before, began = kilobytes(os.getpid(), "status")["VmRSS"] << 10, time.perf_counter()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     loaded = load_model(settings)
-    seconds, peak = time.perf_counter() - began, memory_bytes("VmHWM") - before
+    seconds, peak = time.perf_counter() - began, (kilobytes(os.getpid(), "status")["VmHWM"] << 10) - before
     print(json.dumps({"seconds": seconds, "peak": peak, "kept": loaded.weight_bytes}))
 
 

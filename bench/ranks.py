@@ -23,20 +23,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from baton.config.engine_args import BUNDLED_MODEL
 from bench.command_line import make_parser
 from bench.peer.engines import RUN_WITHIN_S, Engines
-from bench.processes import ROOT
 
 MIB: Final = 1 << 20
 COLUMNS: Final = ("first ms", "step ms", "tokens/s", "start s", "largest MiB", "all MiB")
-BUNDLED: Final = ROOT / "api" / "baton" / "bundled"
 WARM_TOKENS: Final = 8
 KV_BYTES: Final = 128 * MIB
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--model", type=Path, default=BUNDLED, help="folder; default: the bundled model")
+    parser.add_argument(
+        "--model", type=Path, default=Path(BUNDLED_MODEL), help="folder; default: the bundled model"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--sizes", nargs="+", default=["1x1", "2x1", "1x2"])
     parser.add_argument("--engines", nargs="+", choices=("baton", "vllm"), default=["baton"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -39,15 +39,7 @@ NOT_QUICK: Final = "not in a quick run"
 
 def head_shapes(setup: Setup) -> tuple[Heads, ...]:
     shapes = {"tiny": TINY} if setup.is_quick else {"Llama-3-8B": LLAMA3_8B, "Qwen2 387 M": QWEN2_387M}
-    return tuple(
-        Heads(
-            name=name,
-            num_q_heads=shape.num_attention_heads,
-            num_kv_heads=shape.num_key_value_heads,
-            head_dim=shape.head_dim,
-        )
-        for name, shape in shapes.items()
-    )
+    return tuple(replace(shape.heads, name=name) for name, shape in shapes.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def stream_events(answer: Answer) -> list[str]:
     """The kinds of a stream's events in order, choice by choice, each run of one kind once; else nothing."""
     if not answer.content_type.startswith("text/event-stream"):
         return []
-    data = [line[5:].strip() for line in answer.body.decode().splitlines() if line.startswith("data:")]
+    data = _data(answer.body.decode())
     events = [(None, "[DONE]") if one == "[DONE]" else _event(json.loads(one)) for one in data]
     choices: list[int | None] = [*sorted({choice for choice, _ in events if choice is not None})] or [None]
     return [
@@ -149,12 +149,16 @@ def _read(answer: Answer) -> Any:
     """The JSON of an answer, of a stream the list of its chunks, or text."""
     text = answer.body.decode(errors="replace")
     if answer.content_type.startswith("text/event-stream"):
-        data = [line[5:].strip() for line in text.splitlines() if line.startswith("data:")]
-        return [json.loads(one) for one in data if one != "[DONE]"]
+        return [json.loads(one) for one in _data(text) if one != "[DONE]"]
     try:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _data(stream: str) -> list[str]:
+    """The texts of a stream's events."""
+    return [line[5:].strip() for line in stream.splitlines() if line.startswith("data:")]
 
 
 def _keys(value: Any) -> dict[str, bool]:

@@ -35,18 +35,17 @@ class Request:
     content_type: str = "application/json"
 
 
+def _ask(path: str, **fields: Any) -> Request:
+    body = {"model": MODEL, "max_tokens": 4, "temperature": 0, **fields}
+    return Request("POST", path, {name: value for name, value in body.items() if value is not ...})
+
+
 def _chat(**fields: Any) -> Request:
-    body = {"model": MODEL, "messages": [_USER], "max_tokens": 4, "temperature": 0, **fields}
-    return Request(
-        "POST", "/v1/chat/completions", {name: value for name, value in body.items() if value is not ...}
-    )
+    return _ask("/v1/chat/completions", **{"messages": [_USER], **fields})
 
 
 def _complete(**fields: Any) -> Request:
-    body = {"model": MODEL, "prompt": "The os module", "max_tokens": 4, "temperature": 0, **fields}
-    return Request(
-        "POST", "/v1/completions", {name: value for name, value in body.items() if value is not ...}
-    )
+    return _ask("/v1/completions", **{"prompt": "The os module", **fields})
 
 
 def _json_schema(**fields: Any) -> dict[str, Any]:

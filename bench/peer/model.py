@@ -5,10 +5,10 @@ python -m bench.peer.model FOLDER
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
+from baton_engine.checkpoint.weight_files import read_entries
 from bench.command_line import make_parser
 from bench.peer.scenarios import VOCAB_SIZE
 
@@ -29,14 +29,8 @@ def num_parameters(folder: Path) -> int:
 
 
 def num_stored_bytes(folder: Path) -> int:
-    """Return the bytes of all tensors in a folder's safetensors file.
-
-    Source: the format's header, a length and JSON.
-    """
-    with (folder / "model.safetensors").open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    header.pop("__metadata__", None)
-    return sum(end - start for start, end in (tensor["data_offsets"] for tensor in header.values()))
+    """Return the bytes of all tensors in a folder's safetensors file."""
+    return sum(entry.num_bytes for entry in read_entries(folder / "model.safetensors").values())
 
 
 def main() -> None:

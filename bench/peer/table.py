@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench.peer.figures import BASE, MEASURES, TARGETS, Limits, Weights, ratio, share_of_limit
@@ -36,7 +36,7 @@ class Results:
         )
 
     def as_json(self) -> dict[str, Any]:
-        limits = [{"bytes_per_s": each.bytes_per_s, "flops": each.flops} for each in self.limits]
+        limits = [asdict(each) for each in self.limits]
         return {"limits": limits, "values": self.values, "same_tokens": self.agreements}
 
 
