@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
-from tools.model_matrix import DOCUMENT, describe_run, fill_document
+import torch
+import transformers
+
+from baton_kernels.cpu.selection import load_build
+
+DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,18 @@ class DocumentTable:
         rows = {**self.read(), tuple(row[: len(self.keys[0])]): row}
         lines = [self.heading, ["---"] * len(self.heading), *(rows[key] for key in self.keys if key in rows)]
         table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        made = describe_run(f"python -m tools.{self.tool}")
-        filled = fill_document(DOCUMENT.read_text(), f"{made}\n\n{table}", *self._marks)
-        DOCUMENT.write_text(filled)
+        begin, end = self._marks
+        before, _, rest = DOCUMENT.read_text().partition(begin)
+        _, _, after = rest.partition(end)
+        made = f"{begin}\n{self._describe_run()}\n\n{table}\n{end}"
+        DOCUMENT.write_text(f"{before}{made}{after}")
+
+    def _describe_run(self) -> str:
+        """Return the line that says when and with what the table was made."""
+        library = load_build()
+        cpp = library.variant.name if library else "none"
+        return (
+            f"Made on {datetime.now(UTC):%Y-%m-%d} by `python -m tools.{self.tool}`: Python "
+            f"{platform.python_version()}, torch {torch.__version__}, Transformers "
+            f"{transformers.__version__}, float32 on a CPU, C++ kernels `{cpp}`."
+        )

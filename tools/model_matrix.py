@@ -1,6 +1,6 @@
 """Compares every small model of the tests with Transformers, in every way a cluster can run it.
 
-Writes the result as a table into docs/models.md:
+Writes the result as a table into docs/models.md, row by row:
 
     python -m tools.model_matrix
 
@@ -10,20 +10,17 @@ Exits with 1 if any token differs.
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
 import torch
-import transformers
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
@@ -37,10 +34,8 @@ from baton_router.core.router_events import FinishRequest
 from tests.models import VARIANTS, make_model
 from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+from tools.document_table import DocumentTable
 
-DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
-BEGIN: Final = "<!-- written by tools/model_matrix.py: begin -->"
-END: Final = "<!-- written by tools/model_matrix.py: end -->"
 KERNELS: Final = ("torch", "C++")
 BATCH_INVARIANT: Final = "batch-invariant"
 ARRANGEMENTS: Final[dict[str, Backend | None]] = {
@@ -49,6 +44,12 @@ ARRANGEMENTS: Final[dict[str, Backend | None]] = {
     "shared memory": "shared_memory",
     "TCP": "tcp",
 }
+WAYS: Final = tuple(product(KERNELS, ARRANGEMENTS))
+TABLE: Final = DocumentTable(
+    tool="model_matrix",
+    heading=["model", *(", ".join(way) for way in WAYS)],
+    keys=[(f"`{variant}`",) for variant in VARIANTS],
+)
 WHOLE: Final = Shape(num_blocks=96, max_num_batched_tokens=1024)
 CHUNKED: Final = replace(WHOLE, max_num_batched_tokens=96)
 PROMPT_LENS: Final = (33, 70, 200)
@@ -125,65 +126,25 @@ def using_kernels(name: str) -> Iterator[None]:
         yield
 
 
-def table(cells: Mapping[tuple[str, str, str], str]) -> str:
-    """Return the table: `cells` are by variant, kernels and arrangement."""
-    columns = list(product(KERNELS, ARRANGEMENTS))
-    lines = [
-        "| model | " + " | ".join(f"{kernels}, {arrangement}" for kernels, arrangement in columns) + " |",
-        "|---" * (1 + len(columns)) + "|",
-    ]
-    for variant in dict.fromkeys(variant for variant, *_ in cells):
-        row = " | ".join(cells[variant, *column] for column in columns)
-        lines.append(f"| `{variant}` | {row} |")
-    return "\n".join(lines)
-
-
-def read_table(text: str) -> dict[tuple[str, str, str], str]:
-    """Return the cells of a document's table, as `table` takes them."""
-    _, _, rest = text.partition(BEGIN)
-    rows = [line.strip("| ").split(" | ") for line in rest.partition(END)[0].splitlines() if line[:1] == "|"]
-    columns = [heading.split(", ") for heading in rows[0][1:]]
-    return {
-        (row[0].strip("`"), kernels, arrangement): cell
-        for row in rows[2:]
-        for (kernels, arrangement), cell in zip(columns, row[1:], strict=True)
-    }
-
-
-def fill_document(text: str, generated: str, begin: str = BEGIN, end: str = END) -> str:
-    """Return the document with what lies between the two marks replaced."""
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{generated}\n{end}{after}"
-
-
-def describe_run(command: str = "python -m tools.model_matrix") -> str:
-    """Return the line that says when and with what the table was made."""
-    library = load_build()
-    cpp = library.variant.name if library else "none"
-    return (
-        f"Made on {datetime.now(UTC):%Y-%m-%d} by `{command}`: Python "
-        f"{platform.python_version()}, torch {torch.__version__}, Transformers {transformers.__version__}, "
-        f"float32 on a CPU, C++ kernels `{cpp}`."
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write the table of docs/models.md.")
     parser.add_argument("--only", nargs="*", choices=tuple(VARIANTS), help="compare these and write nothing")
     only = parser.parse_args().only
     torch.set_num_threads(1)  # The models are too small for more.
-    cells: dict[tuple[str, str, str], str] = {}
+    is_different = False
     with tempfile.TemporaryDirectory() as root:
         for variant in only or VARIANTS:
-            case = Case.draw(Path(root) / variant, variant)
-            for kernels, (arrangement, backend) in product(KERNELS, ARRANGEMENTS.items()):
-                passes = [compare(case, kernels, backend, shape) for shape in (WHOLE, CHUNKED)]
-                cells[variant, kernels, arrangement] = " ".join("".join(passes))
+            case, row = Case.draw(Path(root) / variant, variant), [f"`{variant}`"]
+            for kernels, arrangement in WAYS:
+                passes = [
+                    compare(case, kernels, ARRANGEMENTS[arrangement], shape) for shape in (WHOLE, CHUNKED)
+                ]
+                row.append(" ".join("".join(passes)))
+                is_different |= DIFFERENT in row[-1]
                 print(variant, kernels, arrangement, *passes, flush=True)
-    if not only:
-        DOCUMENT.write_text(fill_document(DOCUMENT.read_text(), f"{describe_run()}\n\n{table(cells)}"))
-    return int(any(DIFFERENT in cell for cell in cells.values()))
+            if not only:
+                TABLE.write(row)
+    return int(is_different)
 
 
 if __name__ == "__main__":
