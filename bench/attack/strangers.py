@@ -99,28 +99,25 @@ async def grpc_junk(target: Target) -> None:
 
     async def one(number: int) -> None:
         content = openings[number % len(openings)] + target.rng.randbytes(target.rng.choice(JUNK_SIZES))
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(ANSWER_S), target.connected(target.grpc_address) as (reader, writer):
-                writer.write(content)
-                while await reader.read(2**16):
-                    pass
-        target.end("over")
+        await send_to_grpc(target, content)
 
     await at_once(200, one)
 
 
+async def send_to_grpc(target: Target, content: bytes) -> None:
+    """Send bytes to the gRPC port, and read until it hangs up or does not within `ANSWER_S`."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(ANSWER_S), target.connected(target.grpc_address) as (reader, writer):
+            writer.write(content)
+            while await reader.read(2**16):
+                pass
+    target.end("over")
+
+
 async def rapid_resets(target: Target) -> None:
     """Open calls and reset each at once (CVE-2023-44487)."""
-
-    async def one(number: int) -> None:
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(ANSWER_S), target.connected(target.grpc_address) as (reader, writer):
-                writer.write(opened_and_reset(METHODS[0], NUM_RESETS))
-                while await reader.read(2**16):
-                    pass
-        target.end("over")
-
-    await at_once(20, one)
+    content = opened_and_reset(METHODS[0], NUM_RESETS)
+    await at_once(20, lambda _: send_to_grpc(target, content))
 
 
 def opened_and_reset(method: str, num_calls: int) -> bytes:
@@ -167,24 +164,19 @@ async def upgrades(target: Target) -> None:
     """Ask for HTTP/2 in clear text as Java's client does; the header may be ignored, nothing else."""
     headers = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n\r\n"
     upgrade = PING.removesuffix(b"\r\n") + headers
-
-    async def one(number: int) -> None:
-        statuses = await target.exchange(upgrade, within_s=ANSWER_S, ends=True)
-        target.end(statuses)
-        if statuses not in ([200], [503]):
-            target.wrong(f"GET /ping with Upgrade: h2c is answered with {statuses}")
-
-    await at_once(50, one)
+    await at_once(50, lambda _: send_ping(target, upgrade, "with Upgrade: h2c"))
 
 
 async def half_closes(target: Target) -> None:
-    async def one(number: int) -> None:
-        statuses = await target.exchange(PING, within_s=ANSWER_S, ends=True)
-        target.end(statuses)
-        if statuses not in ([200], [503]):
-            target.wrong(f"GET /ping whose client sends no more is answered with {statuses}")
+    await at_once(100, lambda _: send_ping(target, PING, "whose client sends no more"))
 
-    await at_once(100, one)
+
+async def send_ping(target: Target, content: bytes, kind: str) -> None:
+    """Send a GET of /ping and the end, which has to be answered as ever."""
+    statuses = await target.exchange(content, within_s=ANSWER_S, ends=True)
+    target.end(statuses)
+    if statuses not in ([200], [503]):
+        target.wrong(f"GET /ping {kind} is answered with {statuses}")
 
 
 async def hang_ups(target: Target) -> None:

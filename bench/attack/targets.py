@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -45,10 +45,6 @@ class Target:
     key: str
     rng: Random
     outcome: Outcome = field(default_factory=Outcome)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.key}"}
 
     def end(self, how: object, times: int = 1) -> None:
         self.outcome.ends[str(how)] += times
@@ -96,9 +92,9 @@ class Target:
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
         """Aiohttp with the key; its connections are closed in the end."""
         timeout = aiohttp.ClientTimeout(total=WITHIN_S)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector, headers = aiohttp.TCPConnector(limit=0), {"authorization": f"Bearer {self.key}"}
         async with aiohttp.ClientSession(
-            f"http://{self.http_address}", headers=self.headers, timeout=timeout, connector=connector
+            f"http://{self.http_address}", headers=headers, timeout=timeout, connector=connector
         ) as session:
             yield session
 
@@ -161,12 +157,8 @@ def _content(body: dict[str, Any] | bytes) -> io.BytesIO:
     return io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-async def at_once(count: int, one: Callable[[int], Awaitable[None]]) -> None:
+async def at_once(count: int, one: Callable[[int], Coroutine[Any, Any, None]]) -> None:
     """Do `one` for each number below `count`, all together."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(count):
-            tasks.create_task(_run(one, number))
-
-
-async def _run(one: Callable[[int], Awaitable[None]], number: int) -> None:
-    await one(number)
+            tasks.create_task(one(number))

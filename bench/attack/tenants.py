@@ -11,10 +11,10 @@ import grpc
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from bench.attack.grammars import COMPLETIONS
 from bench.attack.strangers import ANSWER_S, HOLD_S, JUNK_SIZES
 from bench.attack.targets import Attack, Target, at_once
 
-COMPLETIONS: Final = "/v1/completions"
 MAX_ID: Final = 4095
 NUM_IDS: Final = 2000
 FROM_CLIENT: Final = "Internal error from Core"
