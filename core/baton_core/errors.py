@@ -29,25 +29,24 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A code as a client sees it: the gRPC status, the HTTP status, whether to try again."""
+    """A code as a client sees it: the gRPC status and the HTTP status."""
 
     grpc: str
     http: int
-    is_retryable: bool
 
 
 STATUS: Final[dict[ErrorCode, Status]] = {
-    ErrorCode.INVALID_REQUEST: Status("INVALID_ARGUMENT", 400, False),
-    ErrorCode.NOT_FOUND: Status("NOT_FOUND", 404, False),
-    ErrorCode.OVERLOADED: Status("RESOURCE_EXHAUSTED", 429, True),
-    ErrorCode.UNAVAILABLE: Status("UNAVAILABLE", 503, True),
-    ErrorCode.WORKER_LOST: Status("UNAVAILABLE", 502, True),
-    ErrorCode.DEADLINE_EXCEEDED: Status("DEADLINE_EXCEEDED", 504, True),
-    ErrorCode.CANCELLED: Status("CANCELLED", 499, False),
-    ErrorCode.INCOMPATIBLE_WORKER: Status("FAILED_PRECONDITION", 409, False),
-    ErrorCode.INVALID_MODEL: Status("FAILED_PRECONDITION", 500, False),
-    ErrorCode.INVALID_CONFIG: Status("INVALID_ARGUMENT", 500, False),
-    ErrorCode.INTERNAL: Status("INTERNAL", 500, False),
+    ErrorCode.INVALID_REQUEST: Status("INVALID_ARGUMENT", 400),
+    ErrorCode.NOT_FOUND: Status("NOT_FOUND", 404),
+    ErrorCode.OVERLOADED: Status("RESOURCE_EXHAUSTED", 429),
+    ErrorCode.UNAVAILABLE: Status("UNAVAILABLE", 503),
+    ErrorCode.WORKER_LOST: Status("UNAVAILABLE", 502),
+    ErrorCode.DEADLINE_EXCEEDED: Status("DEADLINE_EXCEEDED", 504),
+    ErrorCode.CANCELLED: Status("CANCELLED", 499),
+    ErrorCode.INCOMPATIBLE_WORKER: Status("FAILED_PRECONDITION", 409),
+    ErrorCode.INVALID_MODEL: Status("FAILED_PRECONDITION", 500),
+    ErrorCode.INVALID_CONFIG: Status("INVALID_ARGUMENT", 500),
+    ErrorCode.INTERNAL: Status("INTERNAL", 500),
 }
 _JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 _PYTHON_VALUE: Final = re.compile(

@@ -85,7 +85,6 @@ def write_expected(
     scheme: str,
     weights: Mapping[str, Tensor],
     greedy: Greedy | None = None,
-    notes: str | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> None:
     """Write expected.json beside a checkpoint and delete what no reader needs.
@@ -97,7 +96,6 @@ def write_expected(
         weights: The library's dequantized weights by layer name, [out features, in features], all in the
             dtype to which the library rounds.
         greedy: Greedy tokens of the library's model.
-        notes: A sentence about what is special here.
         inputs: A layer's name, `values` of inputs, and those to which the library rounds them.
 
     Raises:
@@ -123,8 +121,6 @@ def write_expected(
         expected["greedy"] = asdict(greedy)
     if inputs is not None:
         expected["inputs"] = dict(inputs)
-    if notes is not None:
-        expected["notes"] = notes
     (folder / "expected.json").write_text(_compact(expected))
     for path in folder.iterdir():
         if path.is_dir():

@@ -101,7 +101,6 @@ class SimulatedWorker:
         self.is_alive = True
         self.busy_s = 0.0
         """In steps that are over."""
-        self.num_steps = 0
         self._wires = wires
         self._cost = cost
         self._heartbeat_s = heartbeat_s
@@ -143,7 +142,6 @@ class SimulatedWorker:
         for piece, end_s in zip(plan.slices, ends_s, strict=True):
             self._wires.computed(piece, seconds - end_s)
         self.busy_s += seconds
-        self.num_steps += 1
         sampled = tuple((GENERATED,) * len(piece.samples) for piece in plan.slices)
         self.on_event(StepDone(result=StepResult(step_id=plan.step_id, sampled=sampled)))
 
