@@ -30,7 +30,7 @@ class Copies:
         """Answer as the transport can: stop and say so, or say that writes may go on, as other ranks' may."""
         worker = self._worker
         is_safe = worker.cluster.conditions.backend.is_abort_safe and worker.engine.num_ranks == 1
-        worker.cluster.coverage.add("transfers aborted")
+        worker.cluster.coverage["transfers aborted"] += 1
         copy = self._open.get(abort.pull_id)
         if is_safe and copy is not None:
             copy.is_stopped = True
@@ -110,9 +110,9 @@ class _Copy:
             )
         failed = worker.engine.pull(pieces[0], source.engine)
         self._failed += failed
-        worker.cluster.coverage.add("blocks that arrived wrong", len(failed))
+        worker.cluster.coverage["blocks that arrived wrong"] += len(failed)
         if worker.engine.num_ranks != source.engine.num_ranks:
-            worker.cluster.coverage.add("blocks between groups of different sizes", len(pieces[0]))
+            worker.cluster.coverage["blocks between groups of different sizes"] += len(pieces[0])
         if len(pieces) > 1:
             self._wait(pieces[1:], each_s)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Protocol
@@ -11,7 +12,6 @@ from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_core.worker.worker_events import BlockPull, WorkerEvent
 from baton_simulator.clock import Action, Clock
 from baton_simulator.conditions import Conditions
-from baton_simulator.coverage import Coverage
 from baton_simulator.event_log import EventLog
 from baton_simulator.network import Network, Receiver, Stream
 from baton_worker.core.worker_core import WorkerCore
@@ -39,7 +39,7 @@ class Surroundings(Protocol):
     conditions: Conditions
     clock: Clock
     log: EventLog
-    coverage: Coverage
+    coverage: Counter[str]
     network: Network
 
     @property

@@ -12,7 +12,7 @@ from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
-from baton_simulator.costs import StepCost
+from baton_simulator.conditions import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
 from baton_simulator.sim_drafter import speculate
 from baton_simulator.sliced_engine import SlicedEngine

@@ -172,7 +172,7 @@ class SimRouter(Node):
         self._streams[stream] = info.worker_id
         if session is not None and answer is HelloAnswer.RESUME:
             if self._welcome(session, stream, hello, "resumes"):
-                self.cluster.coverage.add("sessions resumed")
+                self.cluster.coverage["sessions resumed"] += 1
                 return
         elif session is not None:
             session.close(f"worker {info.worker_id} began a new session")
@@ -249,8 +249,8 @@ class SimRouter(Node):
     def _note_attempt(self, message: ToWorker) -> None:
         if isinstance(message, Generate | Prefill):
             request_id = name_at_client(message.spec.request_id)
-            self.cluster.coverage.add("requests placed again", request_id in self._placed)
-            self.cluster.coverage.add("requests resumed", bool(message.spec.resumed))
+            self.cluster.coverage["requests placed again"] += request_id in self._placed
+            self.cluster.coverage["requests resumed"] += bool(message.spec.resumed)
             self._placed.add(request_id)
 
     def _ask(self, worker_id: str, action: ControlAction, argument_json: str) -> None:

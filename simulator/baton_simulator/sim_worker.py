@@ -30,8 +30,8 @@ from baton_core.worker.worker_events import (
     WorkerEvent,
 )
 from baton_simulator.clock import NodeClock
+from baton_simulator.conditions import StepCost
 from baton_simulator.copies import Copies
-from baton_simulator.costs import StepCost
 from baton_simulator.interfaces import Engine, Surroundings
 from baton_simulator.lease_watch import LeaseWatch
 from baton_simulator.node import Node
@@ -127,14 +127,14 @@ class SimWorker(Node):
         while (plan := self.core.schedule(self.now)) is not None:
             others = {piece.seq_id for other in self._plans for piece in other.slices}
             if plan.follows is None and any(piece.seq_id in others for piece in plan.slices):
-                self.cluster.coverage.add("chunks behind one in flight")
+                self.cluster.coverage["chunks behind one in flight"] += 1
             self._plans.append(plan)
             if plan.follows is None or len(self._plans) == 1:
                 self._begin_step(plan)
             if any(piece.num_drafts for piece in plan.slices):
-                self.cluster.coverage.add("steps with drafts")
+                self.cluster.coverage["steps with drafts"] += 1
             if len(self._plans) > 1:
-                self.cluster.coverage.add("steps planned ahead" if plan.follows else "steps beside others")
+                self.cluster.coverage["steps planned ahead" if plan.follows else "steps beside others"] += 1
             self.core.check_invariants()
         for link in self.links:
             link.settle()
@@ -169,7 +169,7 @@ class SimWorker(Node):
         if self.draft_model is not None:
             result = self.draft_model.draft(plan, result)
             if any(result.drafts.values()):
-                self.cluster.coverage.add("drafts by a model")
+                self.cluster.coverage["drafts by a model"] += 1
         done = StepDone(result=result)
         self.after(rest_s, lambda: self._end_step(done))
 

@@ -15,8 +15,7 @@ from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_simulator.cluster import Cluster
-from baton_simulator.conditions import Conditions
-from baton_simulator.costs import LinearCost
+from baton_simulator.conditions import Conditions, LinearCost
 from baton_simulator.event_log import EventLog
 from baton_simulator.hash_engine import expected_tokens
 from baton_simulator.members import Shape, start_worker
@@ -129,15 +128,15 @@ class _Run:
     def counts(self) -> dict[str, int]:
         coverage = self.cluster.coverage
         for worker in self.cluster.workers.values():
-            coverage.add("preemptions", worker.core.scheduler.num_preemptions)
-            coverage.add("leases expired", worker.core.leases.num_expired)
-            coverage.add("offers unclaimed", worker.core.leases.num_unclaimed)
+            coverage["preemptions"] += worker.core.scheduler.num_preemptions
+            coverage["leases expired"] += worker.core.leases.num_expired
+            coverage["offers unclaimed"] += worker.core.leases.num_unclaimed
         for outcome in self._outcomes.values():
-            coverage.add("requests")
+            coverage["requests"] += 1
             end = outcome.ends[0] if outcome.ends else None
             code = getattr(end, "code", None)
-            coverage.add(f"requests {'finished' if end and code is None else code or 'without a router'}")
-        return dict(coverage.counts)
+            coverage[f"requests {'finished' if end and code is None else code or 'without a router'}"] += 1
+        return dict(+coverage)
 
     # --- what happens ---
 
@@ -170,7 +169,7 @@ class _Run:
         if request.cancel_s is not None:
             self._history.cancelled.add(spec.request_id)
             delay_s = request.cancel_s - request.at_s
-            self.cluster.coverage.add("clients that left")
+            self.cluster.coverage["clients that left"] += 1
             router.after(delay_s, lambda: router.cancel(spec.request_id))
 
     def _strike(self, fault: Fault) -> None:
@@ -191,12 +190,12 @@ class _Run:
             case FaultKind.PARTITION:
                 self._cut(fault)
             case FaultKind.BREAK:
-                cluster.coverage.add("streams broken")
+                cluster.coverage["streams broken"] += 1
                 for stream in cluster.streams:
                     if (stream.dialer, stream.target) == nodes:
                         stream.break_()
             case _:
-                cluster.coverage.add("peer channels reset")
+                cluster.coverage["peer channels reset"] += 1
                 cluster.network.reset(*nodes)
 
     def _crash(self, name: str, duration_s: float) -> None:
@@ -210,7 +209,7 @@ class _Run:
         worker = self.cluster.workers[name]
         if not worker.is_alive:
             return
-        self.cluster.coverage.add("departures")
+        self.cluster.coverage["departures"] += 1
         worker.take(lambda: worker.handle(Leave(within_s=0.4 * duration_s)))
 
         def end() -> None:
@@ -222,7 +221,7 @@ class _Run:
     def _freeze(self, name: str, duration_s: float) -> None:
         node = self.cluster.node(name)
         if node.is_alive and not node.is_frozen:
-            self.cluster.coverage.add("freezes")
+            self.cluster.coverage["freezes"] += 1
             node.freeze()
             self.cluster.clock.after(duration_s, node.thaw)
 
@@ -231,7 +230,7 @@ class _Run:
         worker = self.cluster.workers[name]
         if not worker.is_alive:
             return
-        self.cluster.coverage.add("ranks lost")
+        self.cluster.coverage["ranks lost"] += 1
         worker.lose_rank()
 
         def end() -> None:
@@ -242,12 +241,12 @@ class _Run:
 
     def _slow_down(self, name: str, duration_s: float) -> None:
         worker = self.cluster.workers[name]
-        self.cluster.coverage.add("slow ranks")
+        self.cluster.coverage["slow ranks"] += 1
         worker.slowness = _SLOW
         self.cluster.clock.after(duration_s, worker.speed_up)
 
     def _cut(self, fault: Fault) -> None:
-        self.cluster.coverage.add("partitions one way" if fault.is_one_way else "partitions")
+        self.cluster.coverage["partitions one way" if fault.is_one_way else "partitions"] += 1
         links = [fault.nodes] if fault.is_one_way else [fault.nodes, fault.nodes[::-1]]
         for source, target in links:
             self.cluster.network.take_down(source, target)

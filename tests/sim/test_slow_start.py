@@ -16,8 +16,7 @@ from baton_router.core.placement.placement_config import PlacementConfig, SplitM
 from baton_router.core.router_events import FinishRequest
 from baton_simulator.clock import Clock
 from baton_simulator.cluster import Cluster
-from baton_simulator.conditions import Conditions
-from baton_simulator.costs import LinearCost
+from baton_simulator.conditions import Conditions, LinearCost
 from baton_simulator.members import Shape, start_worker
 from tests.sim.checks import check_clean
 from tests.sim.hash_cluster import check_tokens

@@ -28,8 +28,7 @@ from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.router_events import FinishRequest
 from baton_simulator.cluster import Cluster
-from baton_simulator.conditions import Conditions
-from baton_simulator.costs import LinearCost
+from baton_simulator.conditions import Conditions, LinearCost
 from baton_simulator.outcome import Outcome
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.speculation.speculation import MakeDrafter, Speculation
