@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from baton_router.http import operator_routes
@@ -9,24 +10,21 @@ from baton_router.http.route import Route, Tag
 from baton_router.http.weight_routes import WEIGHT_ROUTES
 
 _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
+_route: Final = partial(Route, method="POST", tag=Tag.OPERATOR, errors=_CONTROLS)
+"""The fields that these routes share, unless they say otherwise."""
 
 ADAPTER_ROUTES: Final = (
-    Route(
-        method="POST",
+    _route(
         path="/v1/load_lora_adapter",
         operation_id="loadLoraAdapter",
-        tag=Tag.OPERATOR,
         summary="Load an adapter",
         handler=operator_routes.load_adapter,
         bodies=(operator_routes.LoadAdapterRequest,),
         example={"lora_name": "name", "lora_path": "/adapters/name"},
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/v1/unload_lora_adapter",
         operation_id="unloadLoraAdapter",
-        tag=Tag.OPERATOR,
         summary="Forget an adapter",
         handler=operator_routes.unload_adapter,
         bodies=(operator_routes.UnloadAdapterRequest,),
@@ -36,108 +34,82 @@ ADAPTER_ROUTES: Final = (
 )
 """Routes that add and remove LoRA adapters."""
 OPERATOR_ROUTES: Final = (
-    Route(
-        method="POST",
+    _route(
         path="/reset_prefix_cache",
         operation_id="resetPrefixCache",
-        tag=Tag.OPERATOR,
         summary="Forget cached prefixes",
         handler=operator_routes.reset_prefix_cache,
         reply=operator_routes.CacheReset,
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/sleep",
         operation_id="sleep",
-        tag=Tag.OPERATOR,
         summary="Give up the workers' memory",
         handler=operator_routes.sleep,
         query=operator_routes.SleepQuery,
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/wake_up",
         operation_id="wakeUp",
-        tag=Tag.OPERATOR,
         summary="Take the workers' memory back",
         handler=operator_routes.wake_up,
         query=operator_routes.WakeUpQuery,
-        errors=_CONTROLS,
     ),
-    Route(
+    _route(
         method="GET",
         path="/is_sleeping",
         operation_id="isSleeping",
-        tag=Tag.OPERATOR,
         summary="Whether the workers sleep",
         handler=operator_routes.is_sleeping,
         reply=operator_routes.SleepState,
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/set_role",
         operation_id="setRole",
-        tag=Tag.OPERATOR,
         summary="Have a worker prefer prefill, decode, or both",
         handler=operator_routes.set_role,
         query=operator_routes.SetRoleQuery,
         reply=operator_routes.OpenWork,
         errors=(404, *_CONTROLS),
     ),
-    Route(
-        method="POST",
+    _route(
         path="/drain",
         operation_id="drain",
-        tag=Tag.OPERATOR,
         summary="Have a worker take no new requests",
         handler=operator_routes.drain,
         query=operator_routes.DrainQuery,
         reply=operator_routes.OpenWork,
         errors=(404, *_CONTROLS),
     ),
-    Route(
-        method="POST",
+    _route(
         path="/undrain",
         operation_id="undrain",
-        tag=Tag.OPERATOR,
         summary="Have a worker take requests again",
         handler=operator_routes.undrain,
         query=operator_routes.WorkerQuery,
         reply=operator_routes.OpenWork,
         errors=(404, *_CONTROLS),
     ),
-    Route(
-        method="POST",
+    _route(
         path="/start_profile",
         operation_id="startProfile",
-        tag=Tag.OPERATOR,
         summary="Begin a trace of what each worker computes",
         handler=operator_routes.start_profile,
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/stop_profile",
         operation_id="stopProfile",
-        tag=Tag.OPERATOR,
         summary="End the traces and write them",
         handler=operator_routes.stop_profile,
-        errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/collective_rpc",
         operation_id="collectiveRpc",
-        tag=Tag.OPERATOR,
         summary="Call a function at each worker",
         handler=operator_routes.collective_rpc,
         bodies=(operator_routes.CollectiveRpcRequest,),
         example={"method": "platform:node"},
         reply=operator_routes.CollectiveRpcReply,
-        errors=_CONTROLS,
     ),
     *ADAPTER_ROUTES,
     *WEIGHT_ROUTES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from baton_router.http import server_routes, text_routes
@@ -28,47 +29,36 @@ DOCS: Final = "/docs"
 _GENERATES: Final = (404, 422, 429, 502, 503, 504)
 _CONVERTS: Final = (404, 422, 429, 503, 504)
 
+_page: Final = partial(Route, method="GET", tag=Tag.PAGES, media_type="text/html", needs_key=False)
+_server: Final = partial(Route, method="GET", tag=Tag.SERVER)
+_health: Final = partial(_server, handler=server_routes.health, errors=(503,), needs_key=False)
+_debug: Final = partial(Route, method="GET", tag=Tag.DEBUG)
 ROUTES: Final = (
-    Route(
-        method="GET",
+    _page(
         path="/",
         operation_id="showChatPage",
-        tag=Tag.PAGES,
         summary="A page to chat on",
         handler=show_chat,
-        media_type="text/html",
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _page(
         path="/dashboard",
         operation_id="showDashboard",
-        tag=Tag.PAGES,
         summary="A page that shows the cluster as it is now",
         handler=show_dashboard,
-        media_type="text/html",
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _page(
         path=DOCS,
         operation_id="showDocs",
-        tag=Tag.PAGES,
         summary="A page that shows this description, and sends requests",
         handler=show_docs,
-        media_type="text/html",
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _page(
         path="/pages/{name}",
         operation_id="getPagePart",
-        tag=Tag.PAGES,
         summary="Styles and scripts of the pages",
         handler=show_part,
         media_type="text/plain",
         errors=(404,),
-        needs_key=False,
     ),
     Route(
         method="POST",
@@ -220,118 +210,83 @@ ROUTES: Final = (
         reply=server_routes.Model,
         errors=(404,),
     ),
-    Route(
-        method="GET",
+    _health(
         path="/health",
         operation_id="getHealth",
-        tag=Tag.SERVER,
         summary="Whether a prompt can be served now",
-        handler=server_routes.health,
-        errors=(503,),
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _server(
         path="/live",
         operation_id="getLive",
-        tag=Tag.SERVER,
         summary="Whether the process answers: 200 while it drains or waits for workers, too",
         handler=server_routes.live,
         needs_key=False,
     ),
-    Route(
-        method="GET",
+    _health(
         path="/ready",
         operation_id="getReady",
-        tag=Tag.SERVER,
         summary="Whether a prompt can be served now, as probes ask",
-        handler=server_routes.health,
-        errors=(503,),
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _health(
         path="/ping",
         operation_id="ping",
-        tag=Tag.SERVER,
         summary="The same as /health",
-        handler=server_routes.health,
-        errors=(503,),
-        needs_key=False,
     ),
-    Route(
+    _health(
         method="POST",
         path="/ping",
         operation_id="postPing",
-        tag=Tag.SERVER,
         summary="The same as GET /ping",
-        handler=server_routes.health,
-        errors=(503,),
-        needs_key=False,
     ),
-    Route(
-        method="GET",
+    _server(
         path="/version",
         operation_id="getVersion",
-        tag=Tag.SERVER,
         summary="Baton's version",
         handler=server_routes.show_version,
         reply=server_routes.Version,
     ),
-    Route(
-        method="GET",
+    _server(
         path="/load",
         operation_id="getLoad",
-        tag=Tag.SERVER,
         summary="Calls that are open",
         handler=server_routes.load,
         reply=server_routes.Load,
     ),
-    Route(
-        method="GET",
+    _server(
         path=METRICS,
         operation_id="getMetrics",
-        tag=Tag.SERVER,
         summary="Metrics for Prometheus",
         handler=server_routes.metrics,
         media_type="text/plain",
     ),
-    Route(
-        method="GET",
+    _debug(
         path="/debug/cluster",
         operation_id="getCluster",
-        tag=Tag.DEBUG,
         summary="Workers, queues, transfers and roles as they are now",
         handler=cluster.show_cluster,
         reply=cluster.ClusterState,
     ),
-    Route(
-        method="GET",
+    _debug(
         path="/debug/history",
         operation_id="getHistory",
-        tag=Tag.DEBUG,
         summary="Latency percentiles and samples of rates and loads, of the last minutes",
         handler=history.show_history,
         query=history.HistoryQuery,
         reply=history.HistoryReply,
         errors=(400,),
     ),
-    Route(
-        method="GET",
+    _debug(
         path="/debug/requests",
         operation_id="listRequests",
-        tag=Tag.DEBUG,
         summary="The latest requests, in short",
         handler=requests.list_requests,
         query=requests.ListQuery,
         reply=RequestList,
         errors=(400,),
     ),
-    Route(
-        method="GET",
+    _debug(
         path="/debug/requests/{request_id:path}",
         operation_id="retrieveRequest",
-        tag=Tag.DEBUG,
         summary="Where a request's time went, why it ran where it did, and where its prompt came from",
         handler=requests.show_request,
         reply=RequestDetails,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +17,6 @@ from baton_router.http.operator_routes import Query, ask_workers, read_query
 from baton_router.http.route import Route, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, read_results
-
-_ERRORS: Final = (400, 409, 429, 499, 502, 503, 504)
 
 
 class PauseQuery(Query, kw_only=True):
@@ -142,94 +141,74 @@ def _check(results: Any) -> None:
         raise HttpError(STATUS[error.code].http, error.code, str(error)) from None
 
 
+_route: Final = partial(Route, method="POST", tag=Tag.OPERATOR, errors=(400, 409, 429, 499, 502, 503, 504))
+"""The fields that these routes share, unless they say otherwise."""
 WEIGHT_ROUTES: Final = (
-    Route(
-        method="POST",
+    _route(
         path="/pause",
         operation_id="pauseGeneration",
-        tag=Tag.OPERATOR,
         summary="Have new requests wait, and end or stop those that run",
         handler=pause,
         query=PauseQuery,
         reply=Status,
-        errors=_ERRORS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/resume",
         operation_id="resumeGeneration",
-        tag=Tag.OPERATOR,
         summary="End a pause",
         handler=resume,
         reply=Status,
-        errors=_ERRORS,
     ),
-    Route(
+    _route(
         method="GET",
         path="/is_paused",
         operation_id="isPaused",
-        tag=Tag.OPERATOR,
         summary="Whether generation is paused",
         handler=is_paused,
         reply=PauseState,
-        errors=_ERRORS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/init_weight_transfer_engine",
         operation_id="initWeightTransferEngine",
-        tag=Tag.OPERATOR,
         summary="Agree on the way in which new weights come",
         handler=init_weight_transfer_engine,
         bodies=(InitRequest,),
         example={"init_info": {}},
         reply=Done,
-        errors=_ERRORS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/start_weight_update",
         operation_id="startWeightUpdate",
-        tag=Tag.OPERATOR,
         summary="Begin an update of the weights",
         handler=start_weight_update,
         bodies=(StartRequest,),
         needs_body=False,
         example={"is_checkpoint_format": True},
         reply=Done,
-        errors=_ERRORS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/update_weights",
         operation_id="updateWeights",
-        tag=Tag.OPERATOR,
         summary="Check new weights at every worker",
         handler=update_weights,
         bodies=(UpdateRequest,),
         example={"update_info": {"path": "/models/new"}},
         reply=Done,
-        errors=_ERRORS,
     ),
-    Route(
-        method="POST",
+    _route(
         path="/finish_weight_update",
         operation_id="finishWeightUpdate",
-        tag=Tag.OPERATOR,
         summary="Have every worker compute with the new weights",
         handler=finish_weight_update,
         reply=Done,
-        errors=_ERRORS,
     ),
-    Route(
+    _route(
         method="GET",
         path="/get_world_size",
         operation_id="getWorldSize",
-        tag=Tag.OPERATOR,
         summary="How many workers there are",
         handler=get_world_size,
         query=WorldSizeQuery,
         reply=WorldSize,
-        errors=_ERRORS,
     ),
 )
