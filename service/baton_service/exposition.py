@@ -38,11 +38,23 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-_LOG_LINES_LOST: Final = Family(
-    name="baton_log_lines_lost",
-    kind=Kind.COUNTER,
-    text="Log lines of this process that were not written.",
-    labels=("reason",),
+def gauge(name: str, text: str, *labels: str) -> Family:
+    """Return a family of values that go up and down."""
+    return Family(name=name, kind=Kind.GAUGE, text=text, labels=labels)
+
+
+def counter(name: str, text: str, *labels: str) -> Family:
+    """Return a family of counts since the start of the process."""
+    return Family(name=name, kind=Kind.COUNTER, text=text, labels=labels)
+
+
+def histogram(name: str, text: str, *labels: str) -> Family:
+    """Return a family of distributions."""
+    return Family(name=name, kind=Kind.HISTOGRAM, text=text, labels=labels)
+
+
+_LOG_LINES_LOST: Final = counter(
+    "baton_log_lines_lost", "Log lines of this process that were not written.", "reason"
 )
 
 

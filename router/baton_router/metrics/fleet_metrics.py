@@ -8,36 +8,32 @@ from typing import Final
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_service import vllm_metrics as vllm
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, gauge
 
-
-def _gauge(name: str, text: str, *labels: str) -> Family:
-    return Family(name=f"baton_{name}", kind=Kind.GAUGE, text=text, labels=labels)
-
-
-WORKERS: Final = _gauge("workers", "Workers of this router, and of its launcher", "role", "state")
-BROKEN_PAIRS: Final = _gauge(
-    "broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
+WORKERS: Final = gauge("baton_workers", "Workers of this router, and of its launcher", "role", "state")
+BROKEN_PAIRS: Final = gauge(
+    "baton_broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
 )
-RANK: Final = _gauge("worker_data_parallel_rank", "Data-parallel rank that the worker belongs to", "worker")
-STEP_AGE: Final = _gauge("worker_step_age_seconds", "How long the step in flight has been running", "worker")
-QUEUED: Final = _gauge("worker_queued_tokens", "Prompt tokens that are not computed yet", "worker")
-PREFILL_RATE: Final = _gauge(
-    "worker_prefill_tokens_per_second",
+RANK: Final = gauge(
+    "baton_worker_data_parallel_rank", "Data-parallel rank that the worker belongs to", "worker"
+)
+STEP_AGE: Final = gauge(
+    "baton_worker_step_age_seconds", "How long the step in flight has been running", "worker"
+)
+QUEUED: Final = gauge("baton_worker_queued_tokens", "Prompt tokens that are not computed yet", "worker")
+PREFILL_RATE: Final = gauge(
+    "baton_worker_prefill_tokens_per_second",
     "Learned: prompt tokens that steps compute; 0: not known yet",
     "worker",
 )
-STEP_TIME: Final = _gauge(
-    "worker_decode_step_seconds", "Learned: a step without prompt tokens; 0: not known yet", "worker"
+STEP_TIME: Final = gauge(
+    "baton_worker_decode_step_seconds", "Learned: a step without prompt tokens; 0: not known yet", "worker"
 )
-PULL_RATE: Final = _gauge(
-    "worker_pull_bytes_per_second", "Learned: KV copied from other workers; 0: not known yet", "worker"
+PULL_RATE: Final = gauge(
+    "baton_worker_pull_bytes_per_second", "Learned: KV copied from other workers; 0: not known yet", "worker"
 )
-RESTARTS: Final = Family(
-    name="baton_worker_restarts",
-    kind=Kind.COUNTER,
-    text="Starts of a worker by this router's launcher after the first one",
-    labels=("worker",),
+RESTARTS: Final = counter(
+    "baton_worker_restarts", "Starts of a worker by this router's launcher after the first one", "worker"
 )
 FAMILIES: Final = (
     *(WORKERS, RESTARTS, BROKEN_PAIRS, RANK, STEP_AGE),

@@ -10,28 +10,24 @@ from collections import Counter
 from typing import Final
 
 from baton_core.distribution import Distribution
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, histogram
 
 NO_HANDLER: Final = "none"
 """Handler of calls that no route takes, and method of those that have none of `METHODS`."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-REQUESTS: Final = Family(
-    name="http_requests",
-    kind=Kind.COUNTER,
-    text="HTTP calls by route, method and class of status",
-    labels=("handler", "method", "status"),
+REQUESTS: Final = counter(
+    "http_requests", "HTTP calls by route, method and class of status", "handler", "method", "status"
 )
-DURATION: Final = Family(
-    name="http_request_duration_seconds",
-    kind=Kind.HISTOGRAM,
-    text="From the headers of an HTTP call to the end of its answer",
-    labels=("handler", "method"),
+DURATION: Final = histogram(
+    "http_request_duration_seconds",
+    "From the headers of an HTTP call to the end of its answer",
+    "handler",
+    "method",
 )
-IGNORED: Final = Family(
-    name="baton_http_ignored_fields",
-    kind=Kind.COUNTER,
-    text="Bodies with fields that are unknown and ignored, by the object that had them",
-    labels=("object",),
+IGNORED: Final = counter(
+    "baton_http_ignored_fields",
+    "Bodies with fields that are unknown and ignored, by the object that had them",
+    "object",
 )
 FAMILIES: Final = (REQUESTS, DURATION, IGNORED)
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)

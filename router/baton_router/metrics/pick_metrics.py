@@ -7,18 +7,13 @@ from enum import StrEnum
 from typing import Final
 
 from baton_core.distribution import Distribution
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, histogram
 
-PICKS: Final = Family(
-    name="baton_picks",
-    kind=Kind.COUNTER,
-    text="Requests that a gateway has asked this endpoint picker about, by what it got",
-    labels=("outcome",),
+PICKS: Final = counter(
+    "baton_picks", "Requests that a gateway has asked this endpoint picker about, by what it got", "outcome"
 )
-DURATION: Final = Family(
-    name="baton_pick_duration_seconds",
-    kind=Kind.HISTOGRAM,
-    text="From the whole body of a gateway's request to its pick",
+DURATION: Final = histogram(
+    "baton_pick_duration_seconds", "From the whole body of a gateway's request to its pick"
 )
 FAMILIES: Final = (PICKS, DURATION)
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

@@ -9,24 +9,21 @@ from baton_core.distribution import Distribution
 from baton_core.requests.phases import PhaseName
 from baton_router.core.flow.request_record import RequestRecord
 from baton_router.core.placement.placement_record import Decision
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, histogram
 
-PLACEMENTS: Final = Family(
-    name="baton_placements",
-    kind=Kind.COUNTER,
-    text="Decisions by policy, and by what came of them: split, local, or refused for want of a place",
-    labels=("policy", "kind"),
+PLACEMENTS: Final = counter(
+    "baton_placements",
+    "Decisions by policy, and by what came of them: split, local, or refused for want of a place",
+    "policy",
+    "kind",
 )
-TTFT_ERROR: Final = Family(
-    name="baton_ttft_prediction_error_seconds",
-    kind=Kind.HISTOGRAM,
-    text="Time to the first token, less what was predicted when the request was placed",
-    labels=("policy",),
+TTFT_ERROR: Final = histogram(
+    "baton_ttft_prediction_error_seconds",
+    "Time to the first token, less what was predicted when the request was placed",
+    "policy",
 )
-QUEUE_WAIT: Final = Family(
-    name="baton_queue_wait_seconds",
-    kind=Kind.HISTOGRAM,
-    text="How long a request waited at the router for workers, all its waits together",
+QUEUE_WAIT: Final = histogram(
+    "baton_queue_wait_seconds", "How long a request waited at the router for workers, all its waits together"
 )
 FAMILIES: Final = (PLACEMENTS, TTFT_ERROR, QUEUE_WAIT)
 _WAIT_BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)

@@ -13,52 +13,37 @@ from baton_router.metrics.http_metrics import HttpMetrics
 from baton_router.metrics.pick_metrics import PickMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_service import vllm_metrics as vllm
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, gauge, histogram
 from baton_service.loop_turns import LoopTurns
 from baton_service.redis import shared_state_metrics
 from baton_service.redis.shared_state import SharedState
 
-ADMISSIONS: Final = Family(
-    name="baton_admissions", kind=Kind.COUNTER, text="Requests by outcome of admission", labels=("outcome",)
-)
-QUEUE_LENGTH: Final = Family(
-    name="baton_queue_length", kind=Kind.GAUGE, text="Requests that wait at the router for a worker"
-)
-QUEUE_TOKENS: Final = Family(
-    name="baton_queue_tokens", kind=Kind.GAUGE, text="Tokens that those are expected to need"
-)
-OPEN_REQUESTS: Final = Family(
-    name="baton_open_requests", kind=Kind.GAUGE, text="Requests that this router has and that are not over"
-)
-ROLE_SHIFTS: Final = Family(
-    name="baton_role_shifts",
-    kind=Kind.COUNTER,
-    text="Changes of roles that --adaptive-roles asked for",
-    labels=("before", "after"),
+ADMISSIONS: Final = counter("baton_admissions", "Requests by outcome of admission", "outcome")
+QUEUE_LENGTH: Final = gauge("baton_queue_length", "Requests that wait at the router for a worker")
+QUEUE_TOKENS: Final = gauge("baton_queue_tokens", "Tokens that those are expected to need")
+OPEN_REQUESTS: Final = gauge("baton_open_requests", "Requests that this router has and that are not over")
+ROLE_SHIFTS: Final = counter(
+    "baton_role_shifts", "Changes of roles that --adaptive-roles asked for", "before", "after"
 )
 
 
-LAG: Final = Family(
-    name="baton_event_loop_lag_seconds",
-    kind=Kind.HISTOGRAM,
-    text="Time of one turn of the router's event loop, for which every other request waits",
+LAG: Final = histogram(
+    "baton_event_loop_lag_seconds",
+    "Time of one turn of the router's event loop, for which every other request waits",
 )
-CPU: Final = Family(
-    name="baton_event_loop_turn_cpu_seconds",
-    kind=Kind.HISTOGRAM,
-    text="CPU time of the event loop's thread in one turn, without that of other threads and processes",
+CPU: Final = histogram(
+    "baton_event_loop_turn_cpu_seconds",
+    "CPU time of the event loop's thread in one turn, without that of other threads and processes",
 )
 
 
-WASTED_TOKENS: Final = Family(
-    name="baton_wasted_tokens",
-    kind=Kind.COUNTER,
-    text="Tokens of sequences that were over at the router: after a stop string, or cancelled",
+WASTED_TOKENS: Final = counter(
+    "baton_wasted_tokens",
+    "Tokens of sequences that were over at the router: after a stop string, or cancelled",
 )
-MOVES: Final = Family(
-    name="baton_request_moves",
-    kind=Kind.COUNTER,
-    text="Moves of requests that have ended to another worker, because one was lost or gave them back",
+MOVES: Final = counter(
+    "baton_request_moves",
+    "Moves of requests that have ended to another worker, because one was lost or gave them back",
 )
 FAMILIES: Final = (
     *vllm.REQUEST_FAMILIES,

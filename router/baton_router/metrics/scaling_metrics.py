@@ -6,24 +6,21 @@ from typing import Final
 
 from baton_core.requests.request_context import Slo
 from baton_router.core.fleet.scaling import Scaling
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, gauge
 
-_ROLE: Final = ("role",)
-
-
-def _gauge(name: str, text: str, *labels: str) -> Family:
-    return Family(name=f"baton_{name}", kind=Kind.GAUGE, text=text, labels=labels)
-
-
-READY: Final = _gauge("ready", "1 while this router can serve a prompt")
-SLO: Final = _gauge("slo_seconds", "Targets of --slo", "latency")
-WORKERS: Final = _gauge("role_workers", "Workers that take requests and have the role", *_ROLE)
-NEED: Final = _gauge(
-    "role_need", "Workers that the role needs as a share of those it has; above 1 it is short", *_ROLE
+READY: Final = gauge("baton_ready", "1 while this router can serve a prompt")
+SLO: Final = gauge("baton_slo_seconds", "Targets of --slo", "latency")
+WORKERS: Final = gauge("baton_role_workers", "Workers that take requests and have the role", "role")
+NEED: Final = gauge(
+    "baton_role_need", "Workers that the role needs as a share of those it has; above 1 it is short", "role"
 )
-DESIRED: Final = _gauge("role_desired_workers", "Workers that the role should have", *_ROLE)
-TTFT: Final = _gauge("predicted_ttft_seconds", "Mean time that a prompt would wait at a prefill worker now")
-TPOT: Final = _gauge("predicted_tpot_seconds", "Mean time of a decode step of the workers that decode now")
+DESIRED: Final = gauge("baton_role_desired_workers", "Workers that the role should have", "role")
+TTFT: Final = gauge(
+    "baton_predicted_ttft_seconds", "Mean time that a prompt would wait at a prefill worker now"
+)
+TPOT: Final = gauge(
+    "baton_predicted_tpot_seconds", "Mean time of a decode step of the workers that decode now"
+)
 FAMILIES: Final = (READY, SLO, WORKERS, NEED, DESIRED, TTFT, TPOT)
 
 
