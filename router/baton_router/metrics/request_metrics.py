@@ -138,13 +138,13 @@ class RequestMetrics:
                 is_aborted = end.code is ErrorCode.CANCELLED
                 reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
                 ends = self._engine(_last_engine(record)).ends
-                ends.update(stream.finish_reasons)
-                ends[reason] += stream.spec.params.n - len(stream.finish_reasons)
+                ends.update(stream.text.finish_reasons)
+                ends[reason] += stream.spec.params.n - len(stream.text.finish_reasons)
             self.num_failed_requests += 1
             self._latencies.on_failed(now)
         else:
             engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
-            engine.ends.update(stream.finish_reasons)
+            engine.ends.update(stream.text.finish_reasons)
             self.num_finished_requests += 1
             _count_finished(engine, stream, end)
             latencies = _latencies_of(record, end)
@@ -152,7 +152,7 @@ class RequestMetrics:
                 engine.add(vllm.TIME_TO_FIRST_TOKEN, latencies[Latency.TTFT])
                 engine.add(vllm.E2E_LATENCY, latencies[Latency.E2E])
             self._latencies.on_finished(now, latencies)
-        self.num_cut_tokens += stream.num_cut_tokens
+        self.num_cut_tokens += stream.text.num_cut_tokens
 
     def ended(self) -> Ended:
         """Sums over all engines."""

@@ -93,11 +93,6 @@ class ClientStream:
         return self.text.spec.request_id
 
     @property
-    def finish_reasons(self) -> list[str]:
-        """Finish reasons of the ended sequences, in the order of their ends."""
-        return self.text.finish_reasons
-
-    @property
     def has_begun_before(self) -> bool:
         """True if the client already has the beginning of the output."""
         return any(self._received.counts)
@@ -106,11 +101,6 @@ class ClientStream:
     def num_sent_tokens(self) -> int:
         """Tokens in all events there ever were."""
         return self.text.num_tokens
-
-    @property
-    def num_cut_tokens(self) -> int:
-        """Tokens that came together with a stop string, after it."""
-        return self.text.num_cut_tokens
 
     def continues(self, other: ClientStream) -> bool:
         """Return whether this stream's client came with the resume token of the other."""

@@ -67,11 +67,14 @@ class TokenDecoder:
         return self._added.get(token_id)
 
     def spelling(self, token_id: int) -> str:
-        """The token as the vocabulary spells it; empty for an id without a token."""
+        """The token as the vocabulary spells it, such as `Ġos`; empty for an id without a token."""
         return self._backend.id_to_token(token_id) or ""
 
-    def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes of a token that does not begin a text; b"" for an id without a token."""
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token that does not begin a text, perhaps a part of a character.
+
+        Special tokens are spelled out; an id without a token has b"".
+        """
         found = self._bytes.get(token_id)
         if found is None:
             found = self._bytes[token_id] = self._find_bytes(token_id)
@@ -90,7 +93,7 @@ class TokenDecoder:
 
     def bytes_after(self, last: int | None, token_id: int) -> bytes:
         """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""
-        found = self.bytes_of(token_id)
+        found = self.token_bytes(token_id)
         if last is not None and self._is_local:
             return found
         try:
@@ -105,7 +108,7 @@ class TokenDecoder:
         if not self._is_local or token_id in self._added:
             return None
         try:
-            text = self.bytes_of(token_id).decode()
+            text = self.token_bytes(token_id).decode()
         except UnicodeDecodeError:
             return None
         return text if text and not text.endswith(_REPLACEMENT) else None

@@ -46,8 +46,8 @@ def kept_lengths(lengths: Sequence[int], limit: int) -> list[int]:
     return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
 
 
-class Tokenizer:
-    """The tokenizer and the chat templates of one model."""
+class Tokenizer(TokenDecoder):
+    """The tokenizer and the chat templates of one model; the decoder decodes what is not large."""
 
     def __init__(
         self, model: ModelFolder, chat_template: str | None = None, defaults: ChatDefaults | None = None
@@ -59,8 +59,7 @@ class Tokenizer:
         Raises:
             InvalidModelError: its files or the chat template are broken.
         """
-        self._backend = load_backend(model)
-        self._decoder = TokenDecoder(self._backend)
+        super().__init__(load_backend(model))
         self._large_texts = LargeTexts(model)
         bos_token = model.special_tokens.get("bos_token")
         bos_id = None if bos_token is None else self._backend.token_to_id(bos_token)
@@ -206,35 +205,8 @@ class Tokenizer:
         """
         if len(token_ids) >= LARGE:
             return self._large_texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
-        return self._decoder.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-    def is_decoded(self, token_id: int, *, skip_special_tokens: bool) -> bool:
-        """Return whether `decode` reads this token at all."""
-        return self._decoder.is_decoded(token_id, skip_special_tokens=skip_special_tokens)
-
-    def added_text(self, token_id: int) -> str | None:
-        """The text of a token that stands beside the model's vocabulary, such as `<|im_end|>`; else None."""
-        return self._decoder.added_text(token_id)
-
-    def spelling(self, token_id: int) -> str:
-        """The token as the vocabulary spells it, such as `Ġos`; empty for an id without a token."""
-        return self._decoder.spelling(token_id)
-
-    def whole_text(self, token_id: int) -> str | None:
-        """Return the text that a token adds after whole characters; None where that depends on more."""
-        return self._decoder.whole_text(token_id)
-
-    def bytes_after(self, last: int | None, token_id: int) -> bytes:
-        """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""
-        return self._decoder.bytes_after(last, token_id)
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token that does not begin a text, perhaps a part of a character.
-
-        Special tokens are spelled out; an id without a token has b"".
-        """
-        return self._decoder.bytes_of(token_id)
+        return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """The same as text; parts of characters are U+FFFD."""
-        return self._decoder.bytes_of(token_id).decode(errors="replace")
+        """Return the text of a token that does not begin a text; parts of characters are U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")

@@ -113,4 +113,4 @@ def test_added_tokens_are_spelled_as_answers_spell_them(tmp_path: Path, kind: st
     decoder = TokenDecoder(tokenizer)
     for text in added:
         (token_id,) = tokenizer.encode(text, add_special_tokens=False).ids
-        assert vocabulary.texts[token_id] == decoder.bytes_of(token_id), text
+        assert vocabulary.texts[token_id] == decoder.token_bytes(token_id), text
