@@ -50,8 +50,7 @@ from baton_service.process import (
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
 
 if TYPE_CHECKING:
-    from baton_router.process.answer_settings import AnswerSettings
-    from baton_router.process.http_settings import HttpSettings
+    from baton_router.process.http_settings import AnswerSettings, HttpSettings
     from baton_router.requests.request_limits import RequestLimits
 
 _log: Final = logging.getLogger(__name__)
@@ -324,7 +323,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
 
 
 def _answer_settings(args: argparse.Namespace) -> AnswerSettings:
-    from baton_router.process.answer_settings import AnswerSettings
+    from baton_router.process.http_settings import AnswerSettings
     from baton_router.text.chat_template import ChatDefaults
 
     return AnswerSettings(

@@ -159,6 +159,16 @@ class InvalidConfigError(BatonError):
     code = ErrorCode.INVALID_CONFIG
 
 
+def require(name: str, value: object, is_allowed: bool, allowed: str) -> None:
+    """Refuse a value of the setting `name`, unless it is allowed.
+
+    Raises:
+        InvalidConfigError: the message has all three.
+    """
+    if not is_allowed:
+        raise InvalidConfigError(f"{name} is {value!r}; allowed: {allowed}")
+
+
 class IncompatibleWorkerError(BatonError):
     """A worker that cannot be paired with those already registered, or not be taken by a router at all."""
 

@@ -11,8 +11,7 @@ import pytest
 
 from baton_core.errors import InvalidConfigError
 from baton_router.main import RouterServer
-from baton_router.process.answer_settings import AnswerSettings
-from baton_router.process.http_settings import HttpSettings
+from baton_router.process.http_settings import AnswerSettings, HttpSettings
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.process.router_settings import RouterSettings
 from baton_router.text.chat_template import ChatDefaults

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.sessions.session_outbox import Data, Outbox
 
 Sent = TypeVar("Sent")
@@ -46,17 +46,12 @@ class SessionTimings:
     """Bytes of these messages; one alone may be larger."""
 
     def __post_init__(self) -> None:
-        _check("heartbeat_s", self.heartbeat_s, self.heartbeat_s > 0, "over 0")
+        require("heartbeat_s", self.heartbeat_s, self.heartbeat_s > 0, "over 0")
         is_patient = self.dead_after_s > self.heartbeat_s
-        _check("dead_after_s", self.dead_after_s, is_patient, f"over heartbeat_s ({self.heartbeat_s:g})")
-        _check("resume_within_s", self.resume_within_s, self.resume_within_s > 0, "over 0")
+        require("dead_after_s", self.dead_after_s, is_patient, f"over heartbeat_s ({self.heartbeat_s:g})")
+        require("resume_within_s", self.resume_within_s, self.resume_within_s > 0, "over 0")
         for name in ("max_unacknowledged", "max_unacknowledged_bytes"):
-            _check(name, getattr(self, name), getattr(self, name) > 0, "1 or more")
-
-
-def _check(field: str, value: float, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise InvalidConfigError(f"{field} is {value!r}; allowed: {allowed}")
+            require(name, getattr(self, name), getattr(self, name) > 0, "1 or more")
 
 
 DEFAULT_TIMINGS: Final = SessionTimings()

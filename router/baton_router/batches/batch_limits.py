@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE
 
 MAX_AGE_S: Final = 365 * 24 * 3600.0
@@ -47,13 +47,8 @@ class BatchLimits:
             ("--max-batch-lines", self.max_lines),
             ("--max-batch-inflight", self.max_inflight),
         ):
-            _check(flag, value, value >= 1, "1 or more")
+            require(flag, value, value >= 1, "1 or more")
         is_number = math.isfinite(self.lines_beside) and self.lines_beside >= 0
-        _check("--batch-lines-beside", self.lines_beside, is_number, "0 or more")
+        require("--batch-lines-beside", self.lines_beside, is_number, "0 or more")
         is_age = math.isfinite(self.max_age_s) and 0 < self.max_age_s <= MAX_AGE_S
-        _check("--max-file-age", self.max_age_s, is_age, f"seconds, over 0 and up to {MAX_AGE_S:.0f}")
-
-
-def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")
+        require("--max-file-age", self.max_age_s, is_age, f"seconds, over 0 and up to {MAX_AGE_S:.0f}")

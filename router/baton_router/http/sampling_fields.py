@@ -12,7 +12,7 @@ from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_router.http.call_context import read_context, read_resuming
 from baton_router.http.calls import Call
 from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
-from baton_router.process.answer_settings import AnswerSettings
+from baton_router.process.http_settings import AnswerSettings
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import AnyPrompt

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.requests.request_context import Slo
 from baton_router.core.admission.admission import AdmissionConfig
 from baton_router.core.admission.admission_gate import DispatchLimit
@@ -37,13 +37,13 @@ class AdmissionSettings:
 
     def __post_init__(self) -> None:
         for flag, value in (("--slo", self.slo.ttft_s), ("--slo", self.slo.tpot_s)):
-            _check(flag, value, value is None or value > 0, "seconds, over 0")
+            require(flag, value, value is None or value > 0, "seconds, over 0")
         for rate in (self.rate_limit.requests, self.rate_limit.tokens):
-            _check("--rate-limit", rate, rate is None or rate > 0, "numbers over 0")
+            require("--rate-limit", rate, rate is None or rate > 0, "numbers over 0")
         is_bound = self.max_queued_requests >= 0
-        _check("--max-queued-requests", self.max_queued_requests, is_bound, "an integer from 0")
-        _check("--queue-timeout", self.queue_timeout_s, self.queue_timeout_s > 0, "seconds, over 0")
-        _check("--priority-aging", self.priority_aging_s, self.priority_aging_s > 0, "seconds, over 0")
+        require("--max-queued-requests", self.max_queued_requests, is_bound, "an integer from 0")
+        require("--queue-timeout", self.queue_timeout_s, self.queue_timeout_s > 0, "seconds, over 0")
+        require("--priority-aging", self.priority_aging_s, self.priority_aging_s > 0, "seconds, over 0")
 
     def config(self, api_keys: Sequence[str], num_processes: int = 1) -> AdmissionConfig:
         """Return the core's configuration; with several keys it is fair between them.
@@ -58,8 +58,3 @@ class AdmissionSettings:
             aging_s=self.priority_aging_s,
             dispatch_limit=FAIR if len(api_keys) > 1 else DispatchLimit(),
         )
-
-
-def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import InvalidConfigError, require
 from baton_router.batches.batch_limits import BatchLimits
-from baton_router.process.answer_settings import AnswerSettings
+from baton_router.text.chat_template import ChatDefaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,14 @@ class ConnectionLimits:
     """Time that a client may take nothing of a response that waits for it."""
 
     def __post_init__(self) -> None:
-        _check("--max-connections", self.max_connections, self.max_connections >= 1, "1 or more")
-        _check("--max-header-bytes", self.max_header_bytes, self.max_header_bytes >= 1024, "1024 or more")
+        require("--max-connections", self.max_connections, self.max_connections >= 1, "1 or more")
+        require("--max-header-bytes", self.max_header_bytes, self.max_header_bytes >= 1024, "1024 or more")
         for flag, seconds in (
             ("--header-timeout", self.header_timeout_s),
             ("--idle-timeout", self.idle_timeout_s),
             ("--stall-timeout", self.stall_timeout_s),
         ):
-            _check(flag, seconds, math.isfinite(seconds) and seconds > 0, "seconds, over 0")
+            require(flag, seconds, math.isfinite(seconds) and seconds > 0, "seconds, over 0")
 
 
 _EVENTS_SHARE: Final = 8
@@ -65,10 +65,25 @@ class ResponseStoreLimits:
         return self.num_bytes // _EVENTS_SHARE
 
     def __post_init__(self) -> None:
-        _check("--max-stored-responses", self.num_responses, self.num_responses >= 0, "0 or more")
-        _check("--max-stored-response-bytes", self.num_bytes, self.num_bytes >= 1, "1 or more")
+        require("--max-stored-responses", self.num_responses, self.num_responses >= 0, "0 or more")
+        require("--max-stored-response-bytes", self.num_bytes, self.num_bytes >= 1, "1 or more")
         is_age = math.isfinite(self.age_s) and self.age_s > 0
-        _check("--max-stored-response-age", self.age_s, is_age, "seconds, over 0")
+        require("--max-stored-response-age", self.age_s, is_age, "seconds, over 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """Settings of answers, for requests that do not say it themselves."""
+
+    chat: ChatDefaults = field(default_factory=ChatDefaults)
+    response_role: str = "assistant"
+    """Role of a reply to a chat that does not continue a message."""
+    excludes_unused_tools: bool = False
+    """Leaves tools out of the prompt of a chat whose `tool_choice` is none."""
+    names_token_ids: bool = False
+    """Writes tokens of log-probabilities as `token_id:N`."""
+    includes_usage: bool = False
+    """Ends every stream with its usage."""
 
 
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
@@ -126,13 +141,8 @@ class HttpSettings:
         for key in self.api_keys:
             if not key or not _TOKEN_CHARACTERS.issuperset(key):
                 raise InvalidConfigError("--api-key is of other characters; allowed: visible ASCII")
-        _check("--max-body-bytes", self.max_body_bytes, self.max_body_bytes >= 1, "1 or more")
+        require("--max-body-bytes", self.max_body_bytes, self.max_body_bytes >= 1, "1 or more")
         is_root = not self.root_path or (self.root_path.startswith("/") and not self.root_path.endswith("/"))
-        _check("--root-path", self.root_path, is_root, "a path such as /baton, without a slash at its end")
+        require("--root-path", self.root_path, is_root, "a path such as /baton, without a slash at its end")
         if self.enable_auto_tool_choice and not self.tool_call_parser:
             raise InvalidConfigError("--enable-auto-tool-choice is given; allowed: beside --tool-call-parser")
-
-
-def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")

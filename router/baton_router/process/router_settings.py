@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.sessions.session import DEFAULT_TIMINGS
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
@@ -103,45 +103,47 @@ class RouterSettings:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        _check("--model", self.model, bool(self.model), "a model folder or a Hugging Face Hub id")
+        require("--model", self.model, bool(self.model), "a model folder or a Hugging Face Hub id")
         names = self.served_model_names
         are_names = all(name and name.isprintable() for name in names) and len(set(names)) == len(names)
-        _check("--served-model-name", names, are_names, "printable names, each once")
+        require("--served-model-name", names, are_names, "printable names, each once")
         for flag, host in (("--host", self.host), ("--grpc-host", self.grpc_host or self.host)):
             is_host = bool(host) and not any(character.isspace() for character in host)
-            _check(flag, host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
+            require(flag, host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
         for flag, port in (("--port", self.port), ("--grpc-port", self.grpc_port)):
-            _check(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
+            require(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
         is_twice = self.port == self.grpc_port != 0
-        _check("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
+        require("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
         self._check_picker()
         self._check_processes()
         policies = list(RoutingPolicy)
-        _check("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
+        require("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
         object.__setattr__(self, "routing_policy", RoutingPolicy(self.routing_policy))
-        _check("--split", self.split, self.split in list(SplitMode), ", ".join(SplitMode))
+        require("--split", self.split, self.split in list(SplitMode), ", ".join(SplitMode))
         object.__setattr__(self, "split", SplitMode(self.split))
         is_idle = self.adaptive_roles and self.split is SplitMode.NEVER
-        _check("--adaptive-roles", self.adaptive_roles, not is_idle, "with --split auto or always")
+        require("--adaptive-roles", self.adaptive_roles, not is_idle, "with --split auto or always")
         is_count = _is_int(self.min_split_tokens, 1, 2**31 - 1)
-        _check("--min-split-tokens", self.min_split_tokens, is_count, "an integer from 1")
+        require("--min-split-tokens", self.min_split_tokens, is_count, "an integer from 1")
         is_timeout = _is_seconds(self.request_timeout_s) and self.request_timeout_s > 0
-        _check("--request-timeout", self.request_timeout_s, is_timeout, "seconds, over 0")
-        _check("--move-timeout", self.move_timeout_s, _is_seconds(self.move_timeout_s), "seconds")
-        _check("--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds")
-        _check("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
-        _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
+        require("--request-timeout", self.request_timeout_s, is_timeout, "seconds, over 0")
+        require("--move-timeout", self.move_timeout_s, _is_seconds(self.move_timeout_s), "seconds")
+        require(
+            "--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds"
+        )
+        require("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
+        require("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
 
     def _check_processes(self) -> None:
         """Refuse what one process could do and several cannot: each knows only its own calls."""
         num = self.num_processes
-        _check(
+        require(
             "--router-processes", num, _is_int(num, 1, MAX_PROCESSES), f"an integer from 1 to {MAX_PROCESSES}"
         )
         if num == 1:
             return
         is_port = self.grpc_port + num <= 65_535
-        _check("--grpc-port", self.grpc_port, is_port, f"one with {num} more ports above it, for workers")
+        require("--grpc-port", self.grpc_port, is_port, f"one with {num} more ports above it, for workers")
         http = self.http
         for flag, is_given in (
             ("--uds", self.uds),
@@ -149,12 +151,12 @@ class RouterSettings:
             ("--enable-operator-routes", http.enable_operator_routes),
             ("--enable-lora-updates", http.enable_lora_updates),
         ):
-            _check("--router-processes", num, not is_given, f"1 with {flag}")
+            require("--router-processes", num, not is_given, f"1 with {flag}")
         if not self.redis.is_given:  # where a response that one process keeps is found by the others
             none = replace(http.stored_responses, num_responses=0)
             is_default = http.stored_responses in (none, ResponseStoreLimits())
             allowed = "1 with flags of stored responses, or more with --redis beside them"
-            _check("--router-processes", num, is_default, allowed)
+            require("--router-processes", num, is_default, allowed)
             object.__setattr__(self, "http", replace(http, stored_responses=none))
 
     def _check_picker(self) -> None:
@@ -162,11 +164,11 @@ class RouterSettings:
         if port is None:
             return
         is_port = _is_int(port, 0, 65_535) and (port == 0 or port not in (self.port, self.grpc_port))
-        _check("--picker-port", port, is_port, "an integer from 0 to 65535, no other port of this router")
-        _check("--picker-port", port, not self.uds, "none with --uds, which gateways do not reach")
+        require("--picker-port", port, is_port, "an integer from 0 to 65535, no other port of this router")
+        require("--picker-port", port, not self.uds, "none with --uds, which gateways do not reach")
         is_known = bool(self.advertise_host) or self.host not in ("0.0.0.0", "::")  # noqa: S104 (not bound)
         allowed = "a host that gateways reach, with --picker-port and a --host for all interfaces"
-        _check("--advertise-host", self.advertise_host, is_known, allowed)
+        require("--advertise-host", self.advertise_host, is_known, allowed)
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -209,11 +211,6 @@ def _is_loopback(host: str) -> bool:
 
 def _in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
-    if not is_allowed:
-        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")
 
 
 def _is_int(value: object, low: int, high: int) -> bool:

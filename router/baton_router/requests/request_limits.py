@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.requests.sampling_params import MAX_N
 from baton_core.requests.structured_backends import AUTO, check_backend
 
@@ -57,19 +57,13 @@ class RequestLimits:
 
     def __post_init__(self) -> None:
         check_backend(self.structured_outputs_backend)
-        if isinstance(self.max_logprobs, bool) or not isinstance(self.max_logprobs, int):
-            raise InvalidConfigError(f"--max-logprobs is {self.max_logprobs!r}; allowed: an integer from -1")
-        if self.max_logprobs < -1:
-            raise InvalidConfigError(f"--max-logprobs is {self.max_logprobs}; allowed: an integer from -1")
-        if not 1 <= self.max_n_sequences <= MAX_N:
-            allowed = f"an integer from 1 to {MAX_N}"
-            raise InvalidConfigError(f"--max-n-sequences is {self.max_n_sequences}; allowed: {allowed}")
-        for flag, value in (
-            ("--max-answer-bytes", self.max_answer_bytes),
-            ("--stream-interval", self.stream_interval),
-        ):
-            if value < 1:
-                raise InvalidConfigError(f"{flag} is {value}; allowed: 1 or more")
+        is_count = isinstance(self.max_logprobs, int) and not isinstance(self.max_logprobs, bool)
+        is_count = is_count and self.max_logprobs >= -1
+        require("--max-logprobs", self.max_logprobs, is_count, "an integer from -1")
+        is_count = 1 <= self.max_n_sequences <= MAX_N
+        require("--max-n-sequences", self.max_n_sequences, is_count, f"an integer from 1 to {MAX_N}")
+        require("--max-answer-bytes", self.max_answer_bytes, self.max_answer_bytes >= 1, "1 or more")
+        require("--stream-interval", self.stream_interval, self.stream_interval >= 1, "1 or more")
 
     def most_logprobs(self, vocab_size: int) -> int:
         """Highest number of log-probabilities a request may have for each token."""
