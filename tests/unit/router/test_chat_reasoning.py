@@ -14,8 +14,10 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.chat.output_parsers import ReasoningUse, find_reasoning, markers_of
 from baton_router.output_parsing.output_parser import ParsedOutput, PlainParser, collect
 from baton_router.output_parsing.registry import find_reasoning_parser
+from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.request_limits import ReasoningMarkers
 from baton_router.requests.thinking import UNLIMITED, Thinking, find_thinking, read_thinking
+from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
 
@@ -54,7 +56,9 @@ def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def use(name: str, tokenizer: Tokenizer, turn: str, **template_arguments: object) -> ReasoningUse:
-    found = find_reasoning(name, template_arguments, encode(tokenizer, ANSWER + turn), tokenizer)
+    settings = HttpSettings(reasoning_parser=name)
+    conversation = Conversation(messages=(), template_arguments=template_arguments)
+    found = find_reasoning(settings, conversation, encode(tokenizer, ANSWER + turn), tokenizer)
     assert found is not None
     return found
 
@@ -125,7 +129,7 @@ def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -
     assert read(use("qwen3", unmarked, "", enable_thinking=False), "So.") == plain
     assert read(use("deepseek_r1", unmarked, ""), "Hm.</think>So.") == split
     assert read(use("deepseek_r1", unmarked, "<think></think>"), "So.") == plain
-    assert find_reasoning("", {}, (), unmarked) is None
+    assert find_reasoning(HttpSettings(), Conversation(messages=()), (), unmarked) is None
 
 
 @pytest.mark.parametrize(

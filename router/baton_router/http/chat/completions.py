@@ -56,15 +56,11 @@ class ChatReply:
         self._share = call.state.share
         (self._spec,) = generation.specs
         self._is_token_sent = False
-        reasoning = find_reasoning(
-            call.state.settings.reasoning_parser,
-            call.state.settings.answers.chat.complete(plan.conversation).template_arguments,
-            self._spec.prompt_token_ids,
-            tokenizer,
-        )
+        settings = call.state.settings
+        reasoning = find_reasoning(settings, plan.conversation, self._spec.prompt_token_ids, tokenizer)
         self._writers: list[ChoiceWriter] = []
         self._counters: list[ReasoningCounter] = []
-        role = call.state.settings.answers.response_role
+        role = settings.answers.response_role
         choice_options = _choice_options(body, plan, role, has_reasoning=reasoning is not None)
         for index in range(self._spec.params.n):
             parser = plan.tool_use.make_parser()

@@ -13,6 +13,7 @@ from baton_router.output_parsing.registry import find_reasoning_parser, load_plu
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.thinking import Thinking, find_thinking
+from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import TokenIds
 from baton_router.text.tokenization import Tokenizer
 
@@ -40,12 +41,13 @@ class ReasoningUse:
 
 
 def find_reasoning(
-    name: str, template_arguments: Mapping[str, Any], prompt_token_ids: TokenIds, tokenizer: Tokenizer
+    settings: HttpSettings, conversation: Conversation, prompt_token_ids: TokenIds, tokenizer: Tokenizer
 ) -> ReasoningUse | None:
-    """Return the reasoning of a prompt's outputs; None without a parser's `name`."""
-    if not name:
+    """Return the reasoning of the outputs of a conversation with these tokens; None without a parser."""
+    if not settings.reasoning_parser:
         return None
-    parser = find_reasoning_parser(name)
+    parser = find_reasoning_parser(settings.reasoning_parser)
+    template_arguments = settings.answers.chat.complete(conversation).template_arguments
     thinking = find_thinking(prompt_token_ids, tokenizer, markers_of(parser))
     return ReasoningUse(parser=parser, template_arguments=template_arguments, thinking=thinking)
 

@@ -94,14 +94,9 @@ class MessageReply:
     ) -> None:
         self._generation = generation
         self._share = call.state.share
-        (self._spec,) = generation.specs
-        settings = call.state.settings
-        reasoning = find_reasoning(
-            settings.reasoning_parser,
-            settings.answers.chat.complete(plan.conversation).template_arguments,
-            self._spec.prompt_token_ids,
-            call.state.service.tokenizer,
-        )
+        (spec,) = generation.specs
+        token_ids, tokenizer = spec.prompt_token_ids, call.state.service.tokenizer
+        reasoning = find_reasoning(call.state.settings, plan.conversation, token_ids, tokenizer)
         parser = plan.tool_use.make_parser()
         self._writer = PartWriter(reasoning.make_parser(parser) if reasoning else parser, plan.tool_use)
         self._message = Message(
@@ -110,7 +105,7 @@ class MessageReply:
             content=[],
             stop_reason=None,
             stop_sequence=None,
-            usage=MessageUsage(input_tokens=len(self._spec.prompt_token_ids), output_tokens=0),
+            usage=MessageUsage(input_tokens=len(token_ids), output_tokens=0),
         )
 
     async def whole(self) -> Message:

@@ -67,13 +67,7 @@ class ResponseReply:
         self._num_events = 0
         self._finish_reason: str | None = None
         (spec,) = generation.specs
-        settings = call.state.settings
-        reasoning = find_reasoning(
-            settings.reasoning_parser,
-            settings.answers.chat.complete(plan.conversation).template_arguments,
-            spec.prompt_token_ids,
-            tokenizer,
-        )
+        reasoning = find_reasoning(call.state.settings, plan.conversation, spec.prompt_token_ids, tokenizer)
         self._counter = reasoning.make_counter(tokenizer) if reasoning else None
         parser = plan.tool_use.make_parser()
         self._writer = ItemWriter(
