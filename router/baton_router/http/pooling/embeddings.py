@@ -16,6 +16,8 @@ from baton_core.worker.step_plan import PooledValues
 from baton_router.http.calls import Call
 from baton_router.http.json_pieces import as_list
 from baton_router.http.pooling.requests import (
+    ListReply,
+    list_reply,
     pool,
     pooled_model,
     read_prompts,
@@ -26,7 +28,6 @@ from baton_router.http.pooling.schemas import (
     ClassifyRequest,
     EmbeddingRequest,
     PoolingRequestBody,
-    PoolingUsage,
     VectorFields,
 )
 from baton_router.http.pooling.vectors import Numbers, bytes_of, numbers_of, text_of
@@ -49,15 +50,10 @@ class EmbeddingItem(msgspec.Struct, kw_only=True):
     """Numbers, or base64 of their bytes; of a model that embeds tokens a row for each token."""
 
 
-class EmbeddingReply(msgspec.Struct, kw_only=True):
+class EmbeddingReply(ListReply, kw_only=True):
     """The embeddings of all prompts."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[EmbeddingItem]
-    usage: PoolingUsage
 
 
 class PooledItem(msgspec.Struct, kw_only=True):
@@ -68,15 +64,10 @@ class PooledItem(msgspec.Struct, kw_only=True):
     data: Numbers | str
 
 
-class PoolingReply(msgspec.Struct, kw_only=True):
+class PoolingReply(ListReply, kw_only=True):
     """The results of pooling all prompts."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[PooledItem]
-    usage: PoolingUsage
 
 
 class ClassItem(msgspec.Struct, kw_only=True):
@@ -89,15 +80,10 @@ class ClassItem(msgspec.Struct, kw_only=True):
     num_classes: int
 
 
-class ClassifyReply(msgspec.Struct, kw_only=True):
+class ClassifyReply(ListReply, kw_only=True):
     """The classes of all prompts."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[ClassItem]
-    usage: PoolingUsage
 
 
 async def embed(call: Call[EmbeddingRequest]) -> None:
@@ -121,15 +107,7 @@ async def embed(call: Call[EmbeddingRequest]) -> None:
         return
     written = await _written(call, body, results)
     items = (EmbeddingItem(index=index, embedding=one) for index, one in enumerate(written))
-    await call.reply(
-        EmbeddingReply(
-            id=f"embd-{call.request_id}",
-            created=int(time.time()),
-            model=_name(call, body.model),
-            data=as_list(items, len(results)),
-            usage=usage_of_prompts(ends),
-        )
-    )
+    await call.reply(list_reply(EmbeddingReply, call, "embd", as_list(items, len(results)), ends))
 
 
 async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
@@ -149,15 +127,7 @@ async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
         return
     written = await _written(call, body, results)
     items = (PooledItem(index=index, data=one) for index, one in enumerate(written))
-    await call.reply(
-        PoolingReply(
-            id=f"pool-{call.request_id}",
-            created=int(time.time()),
-            model=_name(call, body.model),
-            data=as_list(items, len(results)),
-            usage=usage_of_prompts(ends),
-        )
-    )
+    await call.reply(list_reply(PoolingReply, call, "pool", as_list(items, len(results)), ends))
 
 
 async def classify(call: Call[ClassifyRequest]) -> None:
@@ -171,15 +141,7 @@ async def classify(call: Call[ClassifyRequest]) -> None:
     prompts = await call.read(read_prompts, body)
     results, ends = await pool(call, body, prompts, task_request(body, PoolingTask.CLASSIFY))
     items = (_class_item(index, one, model.labels) for index, one in enumerate(results))
-    await call.reply(
-        ClassifyReply(
-            id=f"classify-{call.request_id}",
-            created=int(time.time()),
-            model=_name(call, body.model),
-            data=as_list(items, len(results)),
-            usage=usage_of_prompts(ends),
-        )
-    )
+    await call.reply(list_reply(ClassifyReply, call, "classify", as_list(items, len(results)), ends))
 
 
 def _class_item(index: int, pooled: PooledValues, labels: Sequence[str]) -> ClassItem:
@@ -224,17 +186,12 @@ async def _reply_bytes(
             place = {"index": index, "start": start, "end": start + len(part), "shape": list(one.shape)}
             data.append({**place, "embed_dtype": dtype, "endianness": endianness})
             start += len(part)
-        usage = usage_of_prompts(ends)
         told = {
             "id": f"{kind}-{call.request_id}",
             "created": int(time.time()),
-            "model": _name(call, body.model),
+            "model": body.model or call.state.service.model_names[0],
             "data": data,
-            "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens},
+            "usage": usage_of_prompts(ends),
         }
         headers[METADATA_HEADER] = msgspec.json.encode(told).decode()
     await call.respond(Response(b"".join(parts), headers=headers, media_type="application/octet-stream"))
-
-
-def _name(call: Call[Any], given: str | None) -> str:
-    return given or call.state.service.model_names[0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
@@ -20,6 +23,20 @@ from baton_router.text.prompts import Prompt, TextPair
 
 MAX_PROMPTS: Final = 2048
 """Prompts of one call."""
+
+
+class ListReply(msgspec.Struct, kw_only=True):
+    """A reply with an item for each prompt, or each pair."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Any]
+    usage: PoolingUsage
+
+
+ReplyT = TypeVar("ReplyT", bound=ListReply)
 
 
 def pooled_model(call: Call[Any]) -> PoolingModel:
@@ -144,3 +161,16 @@ def usage_of_prompts(ends: Iterable[Finished]) -> PoolingUsage:
     """Return the tokens of all prompts."""
     num_tokens = sum(end.num_prompt_tokens for end in ends)
     return PoolingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
+
+
+def list_reply(
+    kind: type[ReplyT], call: Call[Any], prefix: str, items: list[Any], ends: Iterable[Finished]
+) -> ReplyT:
+    """Return the reply with these items; `prefix` begins its id."""
+    return kind(
+        id=f"{prefix}-{call.request_id}",
+        created=int(time.time()),
+        model=call.body.model or call.state.service.model_names[0],
+        data=items,
+        usage=usage_of_prompts(ends),
+    )

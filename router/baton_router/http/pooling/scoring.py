@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +10,14 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_router.http.calls import Call
-from baton_router.http.pooling.requests import pool, pooled_model, task_request, usage_of_prompts
+from baton_router.http.pooling.requests import (
+    ListReply,
+    list_reply,
+    pool,
+    pooled_model,
+    task_request,
+    usage_of_prompts,
+)
 from baton_router.http.pooling.schemas import (
     PairFields,
     PoolingUsage,
@@ -43,15 +49,10 @@ class ScoreItem(msgspec.Struct, kw_only=True):
     score: float
 
 
-class ScoreReply(msgspec.Struct, kw_only=True):
+class ScoreReply(ListReply, kw_only=True):
     """The scores of all pairs."""
 
-    id: str
-    object: Literal["list"] = "list"
-    created: int
-    model: str
     data: list[ScoreItem]
-    usage: PoolingUsage
 
 
 class RankedDocument(msgspec.Struct, kw_only=True):
@@ -94,15 +95,8 @@ async def score(call: Call[ScoreRequest]) -> None:
     """
     body = call.body
     scores, ends = await _score_pairs(call, body, _texts(body, _FIRST), _texts(body, _SECOND))
-    await call.reply(
-        ScoreReply(
-            id=f"score-{call.request_id}",
-            created=int(time.time()),
-            model=body.model or call.state.service.model_names[0],
-            data=[ScoreItem(index=index, score=one) for index, one in enumerate(scores)],
-            usage=usage_of_prompts(ends),
-        )
-    )
+    items = [ScoreItem(index=index, score=one) for index, one in enumerate(scores)]
+    await call.reply(list_reply(ScoreReply, call, "score", items, ends))
 
 
 async def rerank(call: Call[RerankRequest]) -> None:
