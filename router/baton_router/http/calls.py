@@ -53,10 +53,9 @@ _CHUNKS_PER_PIECE: Final = 8
 _encoder: Final = msgspec.json.Encoder()
 
 
-def _stream_start(resume_token: str = "") -> Message:
+def _start(*headers: tuple[bytes, bytes]) -> Message:
     """The response's head."""
-    headers = [*_HEADERS, *([(RESUME_HEADER, resume_token.encode())] if resume_token else [])]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
+    return {"type": "http.response.start", "status": 200, "headers": list(headers)}
 
 
 def _event(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -168,22 +167,20 @@ class Call(Generic[BodyT]):
         """Take the name in the body, as `adopt_request_id` of the middleware."""
         return adopt_request_id(self._scope, name)
 
-    async def reply(
-        self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct], status: int = 200
-    ) -> None:
+    async def reply(self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct]) -> None:
         """Reply with JSON: a short one at once, a long one as it is encoded."""
         pieces = self._parts(json_pieces(value))
         async with aclosing(pieces):
             first = await anext(pieces)
             async for part in pieces:
                 if not self._has_started:
-                    await self._watched_send(_json_start(status))
+                    await self._watched_send(_start((b"content-type", b"application/json")))
                     await self._send(_body_message(first))
                 await self._send(_body_message(part))
             if self._has_started:
                 await self._watched_send(_body_message(b"", is_last=True))
             else:
-                await self.respond(Response(first, status, media_type="application/json"))
+                await self.respond(Response(first, media_type="application/json"))
 
     async def respond(self, response: Response) -> None:
         """Reply with any response."""
@@ -197,25 +194,27 @@ class Call(Generic[BodyT]):
                 num_chunks += 1
                 if num_chunks % _CHUNKS_PER_PIECE == 0:
                     await self.state.share.turn()
-                if not self._has_started:
-                    await self._start_stream()
+                await self._start_stream()
                 head = self._dialect.head(chunk)
                 if (whole := json_at_once(chunk)) is not None:  # as almost every chunk of a stream
                     await self._send(_body_message(b"%bdata: %b\n\n" % (head, whole)))
                     continue
                 async for part in self._parts(_event(head, json_pieces(chunk))):
                     await self._send(_body_message(part))
-        if not self._has_started:
-            await self._start_stream()
+        await self._start_stream()
         await self._watched_send(_body_message(self._dialect.last_event, is_last=True))
 
     async def _start_stream(self) -> None:
+        """Send the head of a stream, once."""
+        if self._has_started:
+            return
         self._is_stream = True
-        await self._watched_send(_stream_start(self.resumed_as.resume_token if self.resumed_as else ""))
+        token = self.resumed_as.resume_token if self.resumed_as else ""
+        resumption = ((RESUME_HEADER, token.encode()),) if token else ()
+        await self._watched_send(_start(*_HEADERS, *resumption))
 
     async def _comment(self) -> None:
-        if not self._has_started:
-            await self._start_stream()
+        await self._start_stream()
         await self._send(_body_message(COMMENT))
 
     async def fail(self, failure: Failure) -> None:
@@ -288,11 +287,3 @@ class Call(Generic[BodyT]):
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)
-
-
-def _json_start(status: int) -> Message:
-    return {
-        "type": "http.response.start",
-        "status": status,
-        "headers": [(b"content-type", b"application/json")],
-    }
