@@ -14,9 +14,9 @@ from baton_router.http.batches.files import (
     on_disk,
     refreshed_batches,
 )
-from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
+from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest
 from baton_router.http.calls import Call
-from baton_router.http.metadata import check_metadata
+from baton_router.http.kept import check_limit, check_metadata, page_of
 from baton_router.http.operator_routes import read_query
 
 MAX_LISTED: Final = 100
@@ -48,7 +48,9 @@ async def list_batches(call: Call[None]) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
     query = read_query(call, BatchesQuery)
     found = (await refreshed_batches(call)).batches_of(call.tenant)[::-1]
-    await call.reply(BatchList(**page_of(found, query.after, query.limit, MAX_LISTED)))
+    check_limit(query.limit, MAX_LISTED)
+    ids = [batch.id for batch in found]
+    await call.reply(BatchList(**page_of(found, ids, query.after, query.limit)))
 
 
 async def show_batch(call: Call[None]) -> None:

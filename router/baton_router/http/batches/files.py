@@ -14,9 +14,10 @@ from baton_core.errors import InvalidRequestError
 from baton_router.batches.batches import Batches
 from baton_router.batches.file_store import FileObject, Upload
 from baton_router.batches.threads import opened
-from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery, page_of
+from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
+from baton_router.http.kept import check_limit, page_of
 from baton_router.http.multipart import MultipartReader, Part
 from baton_router.http.operator_routes import read_query
 
@@ -119,7 +120,9 @@ async def list_files(call: Call[None]) -> None:
     files = [file for file in files if not query.purpose or file.purpose == query.purpose]
     if query.order == "desc":
         files.reverse()
-    await call.reply(FileList(**page_of(files, query.after, query.limit, MAX_LISTED)))
+    check_limit(query.limit, MAX_LISTED)
+    ids = [file.id for file in files]
+    await call.reply(FileList(**page_of(files, ids, query.after, query.limit)))
 
 
 async def show_file(call: Call[None]) -> None:

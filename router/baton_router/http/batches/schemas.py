@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from baton_core.errors import InvalidRequestError
 from baton_router.batches.file_store import FileObject
 from baton_router.core.batches.batch import WINDOW, Batch
 from baton_router.http.operator_routes import Query
@@ -94,24 +93,3 @@ class DeletedFile(msgspec.Struct, kw_only=True):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
-
-
-def page_of(items: list[Any], after: str, limit: int, max_limit: int) -> dict[str, Any]:
-    """Return the fields of a list: items after the one of an id, at most `limit`.
-
-    Raises:
-        InvalidRequestError: the limit is out of range, or no item has the id.
-    """
-    if not 1 <= limit <= max_limit:
-        raise InvalidRequestError("limit", limit, f"an integer from 1 to {max_limit}")
-    ids = [item.id for item in items]
-    if after and after not in ids:
-        raise InvalidRequestError("after", after, "the id of an item of this list")
-    start = ids.index(after) + 1 if after else 0
-    shown = items[start : start + limit]
-    return {
-        "data": shown,
-        "first_id": shown[0].id if shown else None,
-        "last_id": shown[-1].id if shown else None,
-        "has_more": start + limit < len(items),
-    }

@@ -12,13 +12,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from baton_core.errors import InvalidRequestError
 from baton_core.requests.phases import Phase, PhaseName
 from baton_router.core.flow.request_record import RequestRecord, WorkerPart
 from baton_router.http.app_state import AppState
 from baton_router.http.calls import Call
 from baton_router.http.debug.schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
 from baton_router.http.errors import HttpError
+from baton_router.http.kept import check_limit
 from baton_router.http.operator_routes import Query, read_query
 from baton_router.metrics.outliers import outliers_of
 
@@ -40,8 +40,7 @@ class ListQuery(Query, kw_only=True):
 async def list_requests(call: Call[None]) -> None:
     """Raises InvalidRequestError: a limit is out of range."""
     limit = read_query(call, ListQuery).limit
-    if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequestError("limit", limit, f"an integer from 1 to {MAX_LISTED}")
+    check_limit(limit, MAX_LISTED)
     now = asyncio.get_running_loop().time()
     log = call.state.service.router.core.log
     may_see = _rule(call)

@@ -17,7 +17,7 @@ from baton_router.http.chat.schemas import (
     NamedTool,
     ToolCallOfMessage,
 )
-from baton_router.http.metadata import check_metadata
+from baton_router.http.kept import check_metadata
 from baton_router.http.response_format import JsonSchema, JsonSchemaFormat
 from baton_router.http.responses.schemas import (
     LOGPROBS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -10,6 +9,7 @@ from starlette.responses import Response as HttpResponse
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
+from baton_router.http.kept import check_limit, page_of
 from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
 from baton_router.http.responses.conversations import find_response, not_found
@@ -105,27 +105,12 @@ async def list_items(call: Call[None]) -> None:
         InvalidRequestError: a parameter is out of range.
     """
     query = read_query(call, ItemsQuery)
-    if not 1 <= query.limit <= MAX_LISTED:
-        raise InvalidRequestError("limit", query.limit, f"an integer from 1 to {MAX_LISTED}")
+    check_limit(query.limit, MAX_LISTED)
     items = (await _find(call, with_items=True)).items
     items = items if query.order == "asc" else items[::-1]
     names = [msgspec.json.decode(item, type=_Named).id for item in items]
-    start = 0
-    if query.after:
-        if query.after not in names:
-            raise InvalidRequestError("after", query.after, "the id of an item of this response's input")
-        start = names.index(query.after) + 1
-    await call.reply(_page(items, names, start, query.limit))
-
-
-def _page(items: Sequence[bytes], names: Sequence[str], start: int, limit: int) -> ItemList:
-    shown = names[start : start + limit]
-    return ItemList(
-        data=[msgspec.Raw(item) for item in items[start : start + limit]],
-        first_id=shown[0] if shown else None,
-        last_id=shown[-1] if shown else None,
-        has_more=start + limit < len(items),
-    )
+    page = page_of(list(map(msgspec.Raw, items)), names, query.after, query.limit, "this response's input")
+    await call.reply(ItemList(**page))
 
 
 def _key(call: Call[None]) -> str:
