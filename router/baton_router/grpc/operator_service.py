@@ -34,11 +34,12 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
             with self._service.open_call():
                 await self._service.adapter_loading.load(asked.lora_name, asked.lora_path, replaces=True)
             return pb.ControlResponse()
+        timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
         with self._service.open_call():
             results = await self._service.router.operations.control(
                 ControlAction(request.action),
                 request.argument_json or "{}",
-                _read_timeout(request),
+                checked_timeout("timeout_s", timeout_s),
                 tuple(request.worker_ids),
             )
         return pb.ControlResponse(
@@ -65,11 +66,3 @@ def _read_adapter(argument_json: str) -> _ServeAdapter:
     except msgspec.DecodeError as error:
         allowed = f"an object with lora_name and lora_path ({error})"
         raise InvalidRequestError("argument", argument_json, allowed) from None
-
-
-def _read_timeout(request: pb.ControlRequest) -> float:
-    return (
-        checked_timeout("timeout_s", request.timeout_s)
-        if request.HasField("timeout_s")
-        else DEFAULT_TIMEOUT_S
-    )

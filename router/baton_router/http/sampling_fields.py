@@ -26,12 +26,12 @@ _PLAIN: Final = (
 )
 """Fields that mean what those of `SamplingParams` mean; null is the same as leaving them out."""
 _PLACED_HERE: Final = "nothing: the router places requests and moves their blocks itself"
-_REFUSED: Final[Mapping[str, str]] = {
+_REFUSED: Final = {
     "use_beam_search": "false: LLM.beam_search does that",
     "kv_transfer_params": _PLACED_HERE,
     "ec_transfer_params": _PLACED_HERE,
-    "prompt_embeds": "nothing: /v1/completions takes it, and chats take parts of this type",
 }
+_NO_EMBEDS: Final = {"prompt_embeds": "nothing: /v1/completions takes it, and chats take parts of this type"}
 """Fields that other servers know, and what is allowed; a value that asks for nothing is taken."""
 _GUIDED: Final = {
     "guided_json": "json",
@@ -243,11 +243,7 @@ def check_request(fields: RequestFields, *, takes_embeds: bool = False) -> None:
     Raises:
         InvalidRequestError: naming the field.
     """
-    for name, allowed in _REFUSED.items():
-        if takes_embeds and name == "prompt_embeds":
-            continue
-        if asks_for_something(value := getattr(fields, name)):
-            raise InvalidRequestError(name, value, allowed)
+    refuse_fields(fields, _REFUSED if takes_embeds else _REFUSED | _NO_EMBEDS)
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
         allowed = "nothing, or the value of n: all sequences are returned"
         raise InvalidRequestError("best_of", fields.best_of, allowed)
@@ -257,9 +253,19 @@ def check_request(fields: RequestFields, *, takes_embeds: bool = False) -> None:
     check_stream_options(stream=bool(fields.stream), options=fields.stream_options)
 
 
-def asks_for_something(value: object) -> bool:
-    """Return whether a field is set: empty values ask for nothing, nor do objects of them."""
-    return any(value.values()) if isinstance(value, dict) else bool(value)
+def refuse_fields(fields: msgspec.Struct, refused: Mapping[str, str]) -> None:
+    """Refuse those of some fields that are set: empty values ask for nothing, nor do objects of them.
+
+    Args:
+        refused: what is allowed, by the names of the fields.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    for name, allowed in refused.items():
+        value = getattr(fields, name, None)
+        if any(value.values()) if isinstance(value, dict) else value:
+            raise InvalidRequestError(name, value, allowed)
 
 
 def check_stream_options(*, stream: bool, options: StreamOptions | None) -> None:

@@ -16,6 +16,7 @@ from baton_core.sessions.router_messages import SequenceOutput, ToRouter
 from baton_router.core.flow.request_record import RequestRecord
 from baton_router.core.router_events import FailRequest, FinishRequest
 from baton_router.metrics.latency_window import Latency, LatencyWindow
+from baton_router.metrics.outliers import latencies_of
 from baton_router.metrics.placement_metrics import PlacementMetrics
 from baton_router.streams.client_stream import ClientStream
 from baton_service import vllm_metrics as vllm
@@ -147,7 +148,7 @@ class RequestMetrics:
             engine.ends.update(stream.text.finish_reasons)
             self.num_finished_requests += 1
             _count_finished(engine, stream, end)
-            latencies = _latencies_of(record, end)
+            latencies = _latencies_of(record)
             if latencies:
                 engine.add(vllm.TIME_TO_FIRST_TOKEN, latencies[Latency.TTFT])
                 engine.add(vllm.E2E_LATENCY, latencies[Latency.E2E])
@@ -198,17 +199,11 @@ def _last_engine(record: RequestRecord | None) -> str:
     return chosen[-1].decode if chosen else NO_ENGINE
 
 
-def _latencies_of(record: RequestRecord | None, end: FinishRequest) -> dict[Latency, float]:
+def _latencies_of(record: RequestRecord | None) -> dict[Latency, float]:
     """TTFT, E2E and, after more than one token, TPOT of a request; empty where its times are not known."""
     if record is None or record.first_token_s is None or record.ended_s is None:
         return {}
-    latencies = {
-        Latency.TTFT: record.first_token_s - record.started_s,
-        Latency.E2E: record.ended_s - record.started_s,
-    }
-    if end.timings.per_token_s:
-        latencies[Latency.TPOT] = end.timings.per_token_s
-    return latencies
+    return latencies_of(record, record.ended_s)
 
 
 def _count_finished(engine: _Engine, stream: ClientStream, end: FinishRequest) -> None:

@@ -152,14 +152,11 @@ class Operations:
                 await pending.is_answered.wait()
         except TimeoutError:
             text = f"no answer to {action} within {timeout_s:g} s"
-            self._fail_all(control_id, pending, ErrorCode.DEADLINE_EXCEEDED, text)
+            for worker_id in pending.results:
+                pending.put(worker_id, _failed(control_id, ErrorCode.DEADLINE_EXCEEDED, text))
         finally:
             del self._open[control_id]
         return {worker_id: result for worker_id, result in pending.results.items() if result is not None}
-
-    def _fail_all(self, control_id: int, pending: _PendingControl, code: ErrorCode, text: str) -> None:
-        for worker_id in pending.results:
-            pending.put(worker_id, _failed(control_id, code, text))
 
 
 def read_results(results: Mapping[str, ControlResult]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Final, ParamSpec, TypeVar
 
@@ -326,11 +326,9 @@ class GenerationService:
     async def drain(self, within_s: float) -> None:
         """Refuse new requests and wait until the last call is over, at most `within_s`."""
         self._is_draining = True
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._is_idle.wait()
-        except TimeoutError:
-            return
 
     def close(self) -> None:
         """End the processes that work on clients' texts."""

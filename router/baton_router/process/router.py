@@ -297,6 +297,9 @@ class Router:
 
     def _take(self, event: RouterEvent) -> None:
         self._driver.on_event(event)
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._hold.note()
         self.lines.note()
         self._arm()
@@ -316,7 +319,4 @@ class Router:
         try:
             self._driver.on_deadline()
         finally:
-            self._hold.note()
-            self.lines.note()
-            self._arm()
-            self.share.on_load_changed()
+            self._note_change()

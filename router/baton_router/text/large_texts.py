@@ -33,8 +33,7 @@ ID_TYPE: Final = "I"
 class LargeTexts:
     """Tokenizes for one model. All methods are safe to call from any thread."""
 
-    def __init__(self, model: ModelFolder, limits: ProcessLimits = LIMITS) -> None:
-        self._limits = limits
+    def __init__(self, model: ModelFolder) -> None:
         settings = {"model": str(model.path), "tokenizer": str(model.tokenizer_path)}
         self._processes = BoundedProcesses("baton_router.text.large_texts:prepare_tokenizer", settings)
 
@@ -71,7 +70,7 @@ class LargeTexts:
         field = "prompt" if is_encoding else "token_ids"
         refused = (field, f"{len(content)} bytes", "what is tokenized")
         task = TASK_HEAD.pack(is_encoding, flag) + content
-        return run_bounded(self._processes, task, self._limits, "the model's tokenizer fails", refused)
+        return run_bounded(self._processes, task, LIMITS, "the model's tokenizer fails", refused)
 
 
 def prepare_tokenizer(model: str, tokenizer: str) -> Callable[[bytes], bytes]:

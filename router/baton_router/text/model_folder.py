@@ -69,7 +69,7 @@ class ModelFolder:
         return self.tokenizer_path / ("tokenizer.json" if self.byte_level_bpe is None else VOCABULARY)
 
 
-def find_model_folder(model: str, *, revision: str | None = None, field: str = "model") -> Path:
+def find_model_folder(model: str, *, field: str = "model") -> Path:
     """Return the folder that `model` names, or that of a Hugging Face Hub id, fetched into its cache.
 
     Only configuration and tokenizer files are fetched. Blocks on disk and network. `field` is what an error
@@ -88,7 +88,7 @@ def find_model_folder(model: str, *, revision: str | None = None, field: str = "
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_PATTERNS)))
+        return Path(snapshot_download(model, allow_patterns=list(_HUB_PATTERNS)))
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"{field} is {model!r}; allowed: {allowed} ({error})") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 
 import msgspec
@@ -160,7 +161,7 @@ async def show_cluster(call: Call[None]) -> None:
             num_open_requests=core.num_requests,
             num_waiting=core.admission.num_waiting,
             has_operator_routes=state.settings.enable_operator_routes,
-            totals=_totals(call),
+            totals=Totals(**asdict(requests.ended()), **vars(requests.work)),
             workers=[_worker(info, load) for info, load in sorted(core.fleet.workers(), key=_name)],
             absent_workers=[
                 msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
@@ -186,25 +187,6 @@ async def show_cluster(call: Call[None]) -> None:
             ],
             scaling=[msgspec.convert(one, RoleScaling, from_attributes=True) for one in core.scaling.roles],
         )
-    )
-
-
-def _totals(call: Call[None]) -> Totals:
-    requests = call.state.metrics.requests
-    work, ended = requests.work, requests.ended()
-    return Totals(
-        num_finished=ended.num_finished,
-        num_failed=ended.num_failed,
-        num_prompt_tokens=ended.num_prompt_tokens,
-        num_cached_tokens=ended.num_cached_tokens,
-        num_generated_tokens=ended.num_generated_tokens,
-        num_computed=work.num_computed,
-        num_local_cache=work.num_local_cache,
-        num_remote=work.num_remote,
-        num_recomputed=work.num_recomputed,
-        num_transfers=work.num_transfers,
-        transfer_bytes=work.transfer_bytes,
-        transfer_s=work.transfer_s,
     )
 
 

@@ -33,7 +33,7 @@ from baton_router.http.messages.schemas import (
     ToolUseBlock,
 )
 from baton_router.http.response_format import JsonSchema, JsonSchemaFormat
-from baton_router.http.sampling_fields import asks_for_something
+from baton_router.http.sampling_fields import refuse_fields
 
 LEAST_BUDGET: Final = 1024
 """Source: Anthropic's API reference, `thinking.budget_tokens`."""
@@ -61,9 +61,7 @@ def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
     Raises:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
     """
-    for name, allowed in _REFUSED.items():
-        if asks_for_something(value := getattr(body, name, None)):
-            raise InvalidRequestError(name, value, allowed)
+    refuse_fields(body, _REFUSED)
     system = "" if body.system is None else _text_of("system", body.system)
     messages = [ChatMessage(role="system", content=system)] if system else []
     for index, message in enumerate(body.messages):

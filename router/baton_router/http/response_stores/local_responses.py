@@ -59,11 +59,10 @@ class _Tenant:
 
 
 class LocalResponses:
-    """A `ResponseStore` in memory. `clock` returns seconds."""
+    """A `ResponseStore` in memory."""
 
-    def __init__(self, limits: ResponseStoreLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: ResponseStoreLimits) -> None:
         self._limits = limits
-        self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
         self._num_bytes = 0
@@ -76,7 +75,7 @@ class LocalResponses:
         num_bytes = len(response.body) + sum(map(len, response.items))
         if num_bytes > self._limits.num_bytes:
             return None
-        entry = _Entry(key=key, response=response, created_s=self._clock())
+        entry = _Entry(key=key, response=response, created_s=time.monotonic())
         self._entries[key] = self._tenants[tenant_of(key)].entries[key] = entry
         self._grow(entry, num_bytes)
         if not self._has(entry):
@@ -164,7 +163,7 @@ class LocalResponses:
         limits = self._limits
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if self._clock() - oldest.created_s > limits.age_s:
+            if time.monotonic() - oldest.created_s > limits.age_s:
                 self._forget(oldest)
             elif len(self._entries) > limits.num_responses:
                 self._forget(max(self._tenants.values(), key=lambda one: len(one.entries)).first_to_go())

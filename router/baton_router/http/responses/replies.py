@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import msgspec
 
 from baton_router.http.chat.replies import TokenLogprob
-from baton_router.http.dialect import Dialect
-from baton_router.http.errors import ErrorBody
+from baton_router.http.dialect import OPENAI
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -301,9 +301,4 @@ class ItemList(msgspec.Struct, kw_only=True):
     has_more: bool
 
 
-RESPONSES: Final = Dialect(
-    error=ErrorBody,
-    error_body=lambda failure, _: failure.body,
-    names_events=True,
-    last_event=b"",
-)
+RESPONSES: Final = replace(OPENAI, names_events=True, last_event=b"")

@@ -28,7 +28,7 @@ from baton_router.http.responses.schemas import (
     SchemaFormat,
     ToolChoice,
 )
-from baton_router.http.sampling_fields import asks_for_something
+from baton_router.http.sampling_fields import refuse_fields
 
 _REFUSED: Final[Mapping[str, str]] = {
     "prompt": "nothing: no prompts are stored here",
@@ -63,9 +63,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
     Raises:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
     """
-    for name, allowed in _REFUSED.items():
-        if asks_for_something(value := getattr(body, name)):
-            raise InvalidRequestError(name, value, allowed)
+    refuse_fields(body, _REFUSED)
     check_metadata(body.metadata or {})
     if not 1 <= len(items) <= MAX_MESSAGES:
         allowed = f"1 to {MAX_MESSAGES}, those of earlier responses included"
