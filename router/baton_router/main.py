@@ -19,18 +19,17 @@ from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
 from baton_router.batches.batches import Batches
-from baton_router.free_ports import GRPC_FLAG, refuse_shared_ports
 from baton_router.gateway.picker_server import PickerServer
 from baton_router.group.member import Member
 from baton_router.group.process_sharing import ProcessSharing
 from baton_router.grpc.inference_service import BatonService
 from baton_router.grpc.operator_service import OperatorService
-from baton_router.grpc.server import GrpcServer
+from baton_router.grpc.server import GrpcServer, refuse_taken
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
-from baton_router.http.connections.server import HttpServer
+from baton_router.http.connections.server import HttpServer, listen
 from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
@@ -64,6 +63,7 @@ UNIX: Final = "unix:"
 _BATON: Final = baton_pb2.DESCRIPTOR.services_by_name["Baton"].full_name
 _SESSIONS: Final = session_pb2.DESCRIPTOR.services_by_name["Sessions"].full_name
 _OPERATOR: Final = baton_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
+_GRPC_FLAG: Final = "address of --grpc-host and --grpc-port"
 _STOP_WITHIN_S: Final = 1.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 """Time that a thread which reads a large body or prompt may keep the interpreter from the event loop.
@@ -207,9 +207,8 @@ class RouterServer:
             self._service = self._make_service()
             limits = settings.http.batches
             batches = self._batches = Batches(limits) if limits.folder else None
-            group = self._group
             state = AppState(
-                metric_pages=None if group is None else group.metric_pages,
+                metric_pages=None if self._group is None else self._group.metric_pages,
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,
@@ -250,16 +249,18 @@ class RouterServer:
         settings = self._settings
         is_shared = settings.member is not None
         if settings.member is not None and settings.member.is_first_start:
-            refuse_shared_ports(settings)
+            for listener in listen(settings.host, settings.port):  # nobody else may share them
+                listener.close()
+            refuse_taken(settings.grpc_address, flag=_GRPC_FLAG)
         if settings.uds:
             self._http.bind_path(settings.uds)
         else:
             self._http.bind(settings.host, settings.port, is_shared=is_shared)
-        self.grpc_port = self._server.bind(settings.grpc_address, flag=GRPC_FLAG, is_shared=is_shared)
+        self.grpc_port = self._server.bind(settings.grpc_address, flag=_GRPC_FLAG, is_shared=is_shared)
         if settings.member is not None and self._group is not None:
             own = settings.grpc_port + 1 + settings.member.index if settings.grpc_port else 0
             address = f"{settings.shown_grpc_host}:{own}"
-            self._group.session_port = self._server.bind(address, flag=f"{GRPC_FLAG} for workers")
+            self._group.session_port = self._server.bind(address, flag=f"{_GRPC_FLAG} for workers")
             self._router.sessions.processes = self._group
         if self._picker is not None:
             self._picker.bind()
@@ -271,8 +272,7 @@ class RouterServer:
             return []
         if not settings.api_keys:
             _log.warning("operator routes are open to everybody: there is no --api-key")
-        operator = OperatorService(self._service)
-        add_OperatorServicer_to_server(operator, self._server.server)  # type: ignore[no-untyped-call]
+        add_OperatorServicer_to_server(OperatorService(self._service), self._server.server)  # type: ignore[no-untyped-call]
         return [_OPERATOR]
 
     async def stop(self) -> None:
@@ -384,13 +384,12 @@ async def _run_until_signal(
         on_bound(addresses)
         is_told_to_stop = asyncio.Event()
         with on_first_signal(is_told_to_stop.set):
-            names = ", ".join(settings.model_names)
             scheme = "https" if settings.tls.certfile else "http"
             url = addresses.http if settings.uds else f"{scheme}://{addresses.http}"
             where = f"{url}, gRPC at {addresses.grpc}"
             where += f", endpoint picker at port {server.picker_port}" if server.picker_port else ""
             gc.freeze()  # What is loaded by now stays; traversing all of it would stop the loop each time.
-            _log.info("listening at %s; waiting for workers of %s", where, names)
+            _log.info("listening at %s; waiting for workers of %s", where, ", ".join(settings.model_names))
             log_shares(server.descriptors, settings.http.connections.max_connections)
             await is_told_to_stop.wait()
         _log.info("stopping")

@@ -19,8 +19,8 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 from baton_router.grpc.client_messages import encode_event, encode_pooled, read_request, read_tokenize_prompt
 from baton_router.process.generation_service import GenerationService
-from baton_router.process.prepared_request import PreparedRequest
 from baton_router.requests.generation import Finished
+from baton_router.requests.resumption import PreparedRequest
 from baton_router.requests.validation import (
     DATA_PARALLEL_KEY,
     TRACEPARENT,

@@ -14,8 +14,8 @@ from typing import Any, Final
 from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.http.calls import Call
-from baton_router.process.prepared_request import PreparedRequest
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, GenerationRequest, PromptDelta
+from baton_router.requests.resumption import PreparedRequest
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_share import LoopShare
 

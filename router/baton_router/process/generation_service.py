@@ -19,7 +19,6 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_router.process.adapter_loading import AdapterLoading
 from baton_router.process.call_timeout import ends_within
 from baton_router.process.logged_requests import LoggedRequests
-from baton_router.process.prepared_request import PreparedRequest
 from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
@@ -27,7 +26,7 @@ from baton_router.requests.lanes import choose_lane, lane_of_tokens
 from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
-from baton_router.requests.resumption import RequestReader
+from baton_router.requests.resumption import PreparedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory

@@ -12,6 +12,7 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.pooling import decode_pooling_model
+from baton_core.requests.request_context import RequestContext
 from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import OutputSoFar, RequestSpec, SequenceOutput
 from baton_router.requests.generation import Delta, GenerationRequest, ReceivedSequence, Resumption
@@ -132,6 +133,22 @@ class AcceptedRequest:
     """Tokens that the client has and workers continue after; empty where they generate from the beginning."""
     token_for: Callable[[str], str] | None = None
     """Returns the resume token for the hash of other weights, or nothing where it stays; None: it stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that is checked and tokenized but not submitted."""
+
+    accepted: AcceptedRequest
+    context: RequestContext
+    model: str
+    """The name that the client asked for; empty without one."""
+    is_chat: bool
+    is_streamed: bool
+    timeout_s: float
+    """Timeout from `began_s` on, on the loop's clock."""
+    began_s: float
+    tokenized_s: float
 
 
 class RequestReader:

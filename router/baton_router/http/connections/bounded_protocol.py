@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import httptools
 import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from baton_router.http.connections.half_closed import HalfClosed
 from baton_router.http.connections.open_connections import OpenConnections, Stage
-from baton_router.http.connections.until_close import until_close
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.process.http_settings import ConnectionLimits
 
@@ -117,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
         if cycle.scope["http_version"] != "1.1":
-            app = until_close(cycle, app)
+            app = _until_close(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     @property
@@ -246,3 +246,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+
+def _until_close(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+    """Return `app` for one request of HTTP/1.0, which knows no chunks: its `cycle` sends none.
+
+    A body of unknown length ends with the connection.
+    Source: RFC 9112, 6.1 and 6.3.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        has_length = True
+
+        async def send_plain(message: Message) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                if not has_length:
+                    cycle.chunked_encoding = cycle.keep_alive = False
+            elif not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer
