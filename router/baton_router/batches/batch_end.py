@@ -89,7 +89,8 @@ class BatchEnds:
         Returns the names of the files, by the batch's fields.
         """
         batch = stored.batch
-        names = [f"{PREFIX}{_digest(batch.id, kind)}" for kind in _KINDS]
+        digests = [blake2b(f"{batch.id}/{kind}".encode(), digest_size=12) for kind in _KINDS]
+        names = [f"{PREFIX}{digest.hexdigest()}" for digest in digests]
         sizes = await in_thread(
             write_outputs,
             self.records.path(batch.id, RunFile.PARTIAL),
@@ -112,7 +113,3 @@ class BatchEnds:
             await self.files.add(stored.tenant, file)
             made[f"{kind}_file_id"] = name
         return made
-
-
-def _digest(*texts: str) -> str:
-    return blake2b("/".join(texts).encode(), digest_size=12).hexdigest()

@@ -120,6 +120,10 @@ class ToolParser(OutputParser):
             return self._take_marker(marker, at, actions)
         if begins:
             return self._hold(text, at)
+        return self._give_up(at, otherwise)
+
+    def _give_up(self, at: int, otherwise: State) -> int:
+        """Make content of what is kept, and go on in another state."""
         self._out.emit_kept()
         self._state = otherwise
         return at

@@ -51,7 +51,9 @@ class MistralToolParser(ToolParser):
             self._name.append(word.group())
             self._out.keep(word.group())
             return word.end()
-        self._state = self._before_arguments if self._name else self._no_calls
+        if not self._name:
+            return self._give_up(at, self._start)
+        self._state = self._before_arguments
         return at
 
     def _before_arguments(self, text: str, at: int) -> int:
@@ -79,8 +81,3 @@ class MistralToolParser(ToolParser):
 
     def _in_arguments(self, text: str, at: int) -> int:
         return self._read_arguments(self._scanner, text, at, then=self._start)
-
-    def _no_calls(self, text: str, at: int) -> int:
-        self._out.emit_kept()
-        self._state = self._start
-        return at

@@ -44,7 +44,7 @@ class PythonicToolParser(ToolParser):
         if name:
             return self._take(text, at, name.end())
         if text[at] != "(" or not self._call:
-            return self._give_up(at)
+            return self._give_up(at, self._plain)
         self._state = self._in_code
         return at
 
@@ -105,8 +105,3 @@ class PythonicToolParser(ToolParser):
         self._out.keep(text[at:end])
         self._call.append(text[at:end])
         return end
-
-    def _give_up(self, at: int) -> int:
-        self._out.emit_kept()
-        self._state = self._plain
-        return at

@@ -72,9 +72,7 @@ class Qwen3CoderToolParser(ToolParser):
 
     def _break_off(self, text: str, at: int) -> int:
         self._close_arguments()
-        self._out.emit_kept()
-        self._state = self._start
-        return at
+        return self._give_up(at, self._start)
 
     def _begin_parameter_name(self) -> None:
         self._name = []

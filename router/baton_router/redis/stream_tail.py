@@ -21,7 +21,8 @@ class StreamTail:
         self._link = link
         self._key = key
         self._position = ""
-        self._is_at_end = False
+        self.is_at_end = False
+        """True if the last read reached the end of the stream."""
 
     async def begin(self) -> Fields | None:
         """Go to the end of the stream, the first time; returns its last entry, if it has one."""
@@ -33,11 +34,6 @@ class StreamTail:
     def has_begun(self) -> bool:
         return bool(self._position)
 
-    @property
-    def is_at_end(self) -> bool:
-        """True if the last read reached the end of the stream."""
-        return self._is_at_end
-
     async def read(self, *, waits: bool = True) -> list[Fields]:
         """Return the entries that there are, in order; without any wait for some, up to half a second.
 
@@ -47,7 +43,7 @@ class StreamTail:
         streams = await self._link.command(
             "XREAD", "COUNT", _MAX_ENTRIES, *block, "STREAMS", self._key, self._position
         )
-        self._is_at_end = not streams or len(streams[0][1]) < _MAX_ENTRIES
+        self.is_at_end = not streams or len(streams[0][1]) < _MAX_ENTRIES
         if not streams:
             last, _ = await self._last()
             if _order(last) < _order(self._position):

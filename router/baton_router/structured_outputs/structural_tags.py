@@ -97,7 +97,8 @@ class _Checker:
 
     def check_part(self, part: Any) -> None:
         """Check one part and all within it; their depth is bounded before."""
-        kinds = _PARTS.get(part.get("type", "")) if isinstance(part, dict) and _has_text_type(part) else None
+        has_type = isinstance(part, dict) and isinstance(part.get("type"), str)
+        kinds = _PARTS.get(part["type"]) if has_type else None
         if kinds is None:
             raise self._error(part, "an object whose 'type' is one of " + ", ".join(_PARTS))
         for key, kind in kinds.items():
@@ -153,10 +154,6 @@ class _Checker:
 
     def _error(self, value: Any, allowed: str) -> InvalidRequestError:
         return InvalidRequestError(self._field, value, allowed)
-
-
-def _has_text_type(part: Mapping[str, Any]) -> bool:
-    return isinstance(part.get("type"), str)
 
 
 def _are_texts(value: Any) -> bool:

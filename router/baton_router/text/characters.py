@@ -34,7 +34,7 @@ class CharacterStream:
         """Take the next bytes; return the characters that can be shown."""
         text = self._decoder.decode(data)
         self._last_bytes = (self._last_bytes + data)[-len(_REPLACEMENT_BYTES) :]
-        shown = _without_broken_end(text, self._last_bytes)
+        shown = text if _is_whole(text, self._last_bytes) else text.rstrip(REPLACEMENT)
         num_before, self._num_broken = self._num_broken, len(text) - len(shown)
         if not shown:
             self._num_broken += num_before
@@ -90,8 +90,3 @@ class TokenTexts:
 def _is_whole(text: str, data: bytes) -> bool:
     """Return whether `text`, which `data` spells, ends with a character."""
     return not text.endswith(REPLACEMENT) or data.endswith(_REPLACEMENT_BYTES)
-
-
-def _without_broken_end(text: str, data: bytes) -> str:
-    """Drop what broken bytes became at the end of `text`, which ends with what `data` spells."""
-    return text if _is_whole(text, data) else text.rstrip(REPLACEMENT)

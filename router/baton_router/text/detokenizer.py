@@ -60,24 +60,17 @@ class IncrementalDetokenizer:
             return DetokenizedDelta(num_kept_tokens=len(token_ids))
         num_decoded = len(token_ids) - (is_stop_token and not self._shows_stop)
         shown: list[str] = []
-        for position, token_id in enumerate(token_ids[: max(num_decoded, 0)]):
+        for position, token_id in enumerate(token_ids[: max(num_decoded, 0)], 1):
             self._num_tokens += 1
-            stop_text = self._show(self._stream.push(token_id), shown)
+            text = self._stream.push(token_id)
+            can_show, stop_text = self._matcher.push(text, can_stop=self._num_tokens > self._min_tokens)
+            shown.append(can_show)
             if stop_text is not None:
-                return self._stop(shown, position + 1, stop_text)
+                self._is_stopped = True
+                return DetokenizedDelta(text="".join(shown), num_kept_tokens=position, stop_text=stop_text)
         if is_last:
             shown.append(self._matcher.flush())
         return DetokenizedDelta(text="".join(shown), num_kept_tokens=len(token_ids))
-
-    def _show(self, text: str, shown: list[str]) -> str | None:
-        """Append what can be shown; return the stop string that the text completed."""
-        can_show, stop_text = self._matcher.push(text, can_stop=self._num_tokens > self._min_tokens)
-        shown.append(can_show)
-        return stop_text
-
-    def _stop(self, shown: Sequence[str], num_kept_tokens: int, stop_text: str) -> DetokenizedDelta:
-        self._is_stopped = True
-        return DetokenizedDelta(text="".join(shown), num_kept_tokens=num_kept_tokens, stop_text=stop_text)
 
 
 class _TextStream:

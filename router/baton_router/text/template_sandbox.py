@@ -82,12 +82,8 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        blocks: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
-            *template.find_all(nodes.For),
-            *template.find_all(nodes.Macro),
-            *template.find_all(nodes.CallBlock),
-        ]
-        for block in blocks:
+        for block in list(template.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
+            assert isinstance(block, nodes.For | nodes.Macro | nodes.CallBlock), "each has a body"
             check = nodes.EnvironmentAttribute("check_time")
             look = nodes.ExprStmt(nodes.Call(check, [nodes.ContextReference()], [], None, None))
             block.body.insert(0, look.set_lineno(block.lineno).set_environment(self))
