@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from baton_core.requests.phases import Phase, PhaseName
 from baton_router.core.flow.request_record import RequestRecord, WorkerPart
@@ -83,42 +83,41 @@ def _rule(call: Call[None]) -> Callable[[RequestRecord], bool]:
     return lambda record: record.context.tenant == tenant
 
 
+def _facts(now: float, record: RequestRecord) -> dict[str, Any]:
+    """Return the fields of `RequestFacts`."""
+    start_s, first_s = record.started_s, record.first_token_s
+    state = "running" if record.ended_s is None else "finished" if record.code is None else "failed"
+    return {
+        "request_id": record.request_id,
+        "state": state,
+        "code": record.code,
+        "age_s": now - start_s,
+        "duration_s": (now if record.ended_s is None else record.ended_s) - start_s,
+        "first_token_s": None if first_s is None else first_s - start_s,
+        "num_prompt_tokens": record.num_prompt_tokens,
+        "num_cached_tokens": record.num_cached_tokens,
+        "num_output_tokens": record.num_output_tokens,
+    }
+
+
 def _details(now: float, record: RequestRecord) -> RequestDetails:
-    start_s = record.started_s
+    decisions = [replace(one, at_s=one.at_s - record.started_s) for one in record.decisions]
     return RequestDetails(
-        request_id=record.request_id,
-        state=_state(record),
-        code=record.code,
+        **_facts(now, record),
         message=record.message,
-        age_s=now - start_s,
-        duration_s=_end_s(now, record) - start_s,
-        first_token_s=_since(start_s, record.first_token_s),
-        num_prompt_tokens=record.num_prompt_tokens,
-        num_cached_tokens=record.num_cached_tokens,
-        num_output_tokens=record.num_output_tokens,
         session_id=record.context.session_id,
         traceparent=record.context.traceparent,
         hops=list(_hops(record)),
-        decisions=[replace(decision, at_s=decision.at_s - start_s) for decision in record.decisions],
+        decisions=decisions,
     )
 
 
 def _summary(now: float, record: RequestRecord, state: AppState) -> RequestSummary:
-    start_s = record.started_s
+    slo, window = state.metrics.requests.latencies.slo, state.metrics.sampler.latencies
     return RequestSummary(
-        request_id=record.request_id,
-        state=_state(record),
-        code=record.code,
-        age_s=now - start_s,
-        duration_s=_end_s(now, record) - start_s,
-        first_token_s=_since(start_s, record.first_token_s),
-        num_prompt_tokens=record.num_prompt_tokens,
-        num_cached_tokens=record.num_cached_tokens,
-        num_output_tokens=record.num_output_tokens,
+        **_facts(now, record),
         per_token_s=record.per_token_s,
-        outliers=outliers_of(
-            record, now, state.metrics.requests.latencies.slo, state.metrics.sampler.latencies
-        ),
+        outliers=outliers_of(record, now, slo, window),
         spans=[span for hop in _hops(record) for span in _spans(hop)],
     )
 
@@ -158,17 +157,3 @@ def _spans(hop: Hop) -> list[Span]:
 def _shifted(phases: Iterable[Phase], start_s: float) -> list[Phase]:
     moved = (replace(phase, start_s=phase.start_s - start_s, end_s=phase.end_s - start_s) for phase in phases)
     return sorted(moved, key=lambda phase: (phase.start_s, phase.end_s))
-
-
-def _state(record: RequestRecord) -> str:
-    if record.ended_s is None:
-        return "running"
-    return "finished" if record.code is None else "failed"
-
-
-def _end_s(now: float, record: RequestRecord) -> float:
-    return now if record.ended_s is None else record.ended_s
-
-
-def _since(start_s: float, at_s: float | None) -> float | None:
-    return None if at_s is None else at_s - start_s

@@ -29,14 +29,13 @@ class Hop(msgspec.Struct, kw_only=True):
     """Sources of the prompt tokens that this worker has."""
 
 
-class RequestDetails(msgspec.Struct, kw_only=True):
-    """One request; seconds count from its start."""
+class RequestFacts(msgspec.Struct, kw_only=True):
+    """One request, as all routes show it; seconds count from its start."""
 
     request_id: str
     state: str
     """`running`, `finished` or `failed`."""
     code: ErrorCode | None
-    message: str
     age_s: float
     """Since its start."""
     duration_s: float
@@ -45,6 +44,12 @@ class RequestDetails(msgspec.Struct, kw_only=True):
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+
+
+class RequestDetails(RequestFacts, kw_only=True):
+    """One request; seconds count from its start."""
+
+    message: str
     session_id: str
     traceparent: str
     hops: list[Hop]
@@ -61,18 +66,9 @@ class Span(msgspec.Struct, kw_only=True):
     end_s: float
 
 
-class RequestSummary(msgspec.Struct, kw_only=True):
+class RequestSummary(RequestFacts, kw_only=True):
     """One request in short; seconds count from its start."""
 
-    request_id: str
-    state: str
-    code: ErrorCode | None
-    age_s: float
-    duration_s: float
-    first_token_s: float | None
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
     per_token_s: float
     """Mean time per token after the first; 0 is not known."""
     outliers: list[Outlier]
