@@ -34,9 +34,8 @@ from baton_router.http.middleware import (
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
 from baton_router.http.operator_table import ADAPTER_ROUTES, OPERATOR_ROUTES
-from baton_router.http.route import PARAMETER, Route
+from baton_router.http.route import PARAMETER
 from baton_router.http.routes import DOCS, METRICS, ROUTES, TOKENIZER_INFO
-from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
 
 
@@ -47,7 +46,8 @@ def make_app(state: AppState) -> ASGIApp:
         InvalidConfigError: middleware cannot be imported.
     """
     settings = state.settings
-    table = [_as_set(route, settings) for route in ROUTES]
+    opened = METRICS if settings.open_metrics else ""
+    table = [replace(route, needs_key=False) if route.path == opened else route for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
     if settings.enable_lora_updates and not settings.enable_operator_routes:
         table += ADAPTER_ROUTES
@@ -57,7 +57,7 @@ def make_app(state: AppState) -> ASGIApp:
         table.append(describe(table, settings.root_path))
     else:
         table = [route for route in table if route.path != DOCS]
-    routes = [_mount(route, state) for route in table]
+    routes = [_CountedRoute(route.path, Endpoint(route, state), methods=[route.method]) for route in table]
     no_route = _NoRoute(state, {route.path: route.dialect for route in table})
     inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
@@ -76,14 +76,6 @@ def make_app(state: AppState) -> ASGIApp:
         )
     app = with_middleware(app, settings.middleware)
     return RequestIds(CountedCalls(app, state.metrics.http))
-
-
-def _as_set(route: Route, settings: HttpSettings) -> Route:
-    return replace(route, needs_key=False) if settings.open_metrics and route.path == METRICS else route
-
-
-def _mount(route: Route, state: AppState) -> StarletteRoute:
-    return _CountedRoute(route.path, Endpoint(route, state), methods=[route.method])
 
 
 class _CountedRoute(StarletteRoute):

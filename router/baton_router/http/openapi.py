@@ -138,7 +138,9 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     for name, kind in classes_of(types).items():
-        _describe_fields(components[name]["properties"], kind)
+        properties = components[name]["properties"]
+        for field, text in field_docs(kind).items():
+            properties[field] = {**properties[field], "description": text}
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -201,11 +203,6 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         }
         for name, schema in component["properties"].items()
     ]
-
-
-def _describe_fields(properties: dict[str, Any], kind: type) -> None:
-    for name, text in field_docs(kind).items():
-        properties[name] = {**properties[name], "description": text}
 
 
 def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:

@@ -135,7 +135,8 @@ class RequestMetrics:
         if record is not None:
             self.placements.on_ended(record)
         if isinstance(end, FailRequest):
-            if not _is_refusal(stream, end):
+            # One that was refused at admission is counted by `baton_admissions`, by its reason.
+            if end.code is not ErrorCode.OVERLOADED or stream.num_sent_tokens:
                 is_aborted = end.code is ErrorCode.CANCELLED
                 reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
                 ends = self._engine(_last_engine(record)).ends
@@ -186,11 +187,6 @@ class RequestMetrics:
         if (engine := self._engines.get(worker_id)) is None:
             engine = self._engines[worker_id] = _Engine()
         return engine
-
-
-def _is_refusal(stream: ClientStream, end: FailRequest) -> bool:
-    """Say whether the request was refused at admission: `baton_admissions` counts it, by its reason."""
-    return end.code is ErrorCode.OVERLOADED and not stream.num_sent_tokens
 
 
 def _last_engine(record: RequestRecord | None) -> str:

@@ -215,18 +215,15 @@ class RequestReader:
         most = spec.params.max_tokens or 0
         counts = checked_counts(resumption, spec.params.n, most)
         resumed = outputs_so_far(resumption.received, self._vocab_size, most)
+        if resumed:  # its prompt log-probabilities were sent
+            spec = replace(spec, params=replace(spec.params, prompt_logprobs=None), resumed=resumed)
         return AcceptedRequest(
-            spec=_resumed(spec, resumed) if resumed else spec,
+            spec=spec,
             resume_token=resumption.token,
             num_received=counts,
             is_resumed=True,
             received=resumption.received if resumed else (),
         )
-
-
-def _resumed(spec: RequestSpec, resumed: tuple[OutputSoFar, ...]) -> RequestSpec:
-    """Return the request continued after its first tokens; its prompt log-probabilities were sent."""
-    return replace(spec, params=replace(spec.params, prompt_logprobs=None), resumed=resumed)
 
 
 def _as_before(request: GenerationRequest, ticket: ResumeTicket) -> GenerationRequest:

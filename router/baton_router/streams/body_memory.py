@@ -52,9 +52,6 @@ class BodyMemory:
             raise RequestError(ErrorCode.UNAVAILABLE, text)
         self._num_read_bytes += num_bytes
 
-    def _release(self, num_bytes: int) -> None:
-        self._num_read_bytes -= num_bytes
-
     async def _take_turn(self, tenant: str) -> None:
         try:
             async with asyncio.timeout(self._wait_s):
@@ -62,9 +59,6 @@ class BodyMemory:
         except TimeoutError:
             text = f"other large bodies have taken over {self._wait_s:g} s"
             raise RequestError(ErrorCode.UNAVAILABLE, text) from None
-
-    def _release_turn(self, tenant: str) -> None:
-        self._turns.release(tenant)
 
 
 class BodyReservation:
@@ -104,8 +98,8 @@ class BodyReservation:
 
     def release(self) -> None:
         """Release the memory of the body."""
-        self._memory._release(self._num_counted_bytes)
+        self._memory._num_read_bytes -= self._num_counted_bytes
         self._num_counted_bytes = 0
         if self._tenant is not None:
-            self._memory._release_turn(self._tenant)
+            self._memory._turns.release(self._tenant)
             self._tenant = None
