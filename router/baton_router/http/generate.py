@@ -18,7 +18,7 @@ from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import as_list, lazily
 from baton_router.http.logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
 from baton_router.http.sampling_fields import (
-    Fields,
+    CallFields,
     SamplingFields,
     StreamOptions,
     check_stream_options,
@@ -37,33 +37,23 @@ class TokenSampling(SamplingFields, kw_only=True):
     """Most likely tokens to return at each position."""
 
 
-class GenerateRequest(Fields, kw_only=True):
+class GenerateRequest(CallFields, kw_only=True):
     """Continue token ids."""
 
     token_ids: list[int]
     """The prompt."""
     sampling_params: TokenSampling | None = None
     """Settings by which tokens are sampled."""
-    model: str | None = None
-    """A name that `/v1/models` lists. Default: the served model."""
-    request_id: str | None = None
-    """The name of the request, instead of the header `x-request-id`."""
     stream: bool | None = None
     """The reply comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
     """Settings of what a stream has beside the tokens; only with `stream`."""
-    cache_salt: str | None = None
-    """Prefixes are shared only between requests with the same salt."""
-    session_id: str | None = None
-    """Requests with the same one go to the same worker, where that costs nothing."""
     prompt_cache_key: str | None = None
     """The same, as OpenAI calls it; `session_id` comes first."""
     resume_token: str | None = None
     """Token of a broken stream: the same request resumes with it at any router."""
     num_received_tokens: int | list[int] | None = None
     """Tokens received of each sequence: the stream begins after them."""
-    priority: int | None = None
-    """Lower comes earlier. Default: 0."""
     kv_transfer_params: Any = None
     """Refused: the router places requests and moves their blocks itself."""
     features: Any = None

@@ -47,6 +47,21 @@ class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of all bodies. What decodes them decides whether unknown fields are refused or ignored."""
 
 
+class CallFields(Fields, kw_only=True):
+    """Fields of a call, whatever it computes."""
+
+    model: str | None = None
+    """A name that `/v1/models` lists. Default: the served model."""
+    request_id: str | None = None
+    """The name of the request, instead of the header `x-request-id`."""
+    priority: int | None = None
+    """Lower comes earlier. Default: 0."""
+    cache_salt: str | None = None
+    """Prefixes are shared only between requests with the same salt."""
+    session_id: str | None = None
+    """Requests with the same one go to the same worker, where that costs nothing."""
+
+
 class RepetitionDetection(Fields, kw_only=True):
     """End a sequence whose last tokens are one pattern, `min_count` times."""
 

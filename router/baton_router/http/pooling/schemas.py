@@ -7,30 +7,20 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
-from baton_router.http.sampling_fields import Fields
+from baton_router.http.sampling_fields import CallFields, Fields
 
 PromptInput = str | list[str | int | list[int]]
 
 
-class PoolingFields(Fields, kw_only=True):
+class PoolingFields(CallFields, kw_only=True):
     """Fields of every request that pools."""
 
-    model: str | None = None
-    """A name that `/v1/models` lists. Default: the served model."""
     truncate_prompt_tokens: int | None = None
     """Tokens to keep of each prompt, special tokens included; -1 means as many as fit."""
     truncation_side: Literal["left", "right"] | None = None
     """The side on which a prompt is cut. Default: right."""
     use_activation: bool | None = None
     """Normalize embeddings, or turn class scores into probabilities. Default: as the model's files say."""
-    priority: int | None = None
-    """Lower comes earlier. Default: 0."""
-    request_id: str | None = None
-    """The name of the request, instead of the header `x-request-id`."""
-    cache_salt: str | None = None
-    """Prefixes are shared only between requests with the same salt."""
-    session_id: str | None = None
-    """Requests with the same one go to the same worker, where that costs nothing."""
     user: Any = None
     """Ignored."""
     padding: Any = None

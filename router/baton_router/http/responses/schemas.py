@@ -8,7 +8,7 @@ import msgspec
 
 from baton_router.http.chat.schemas import MAX_TOOLS, ReasoningEffort
 from baton_router.http.response_format import JsonObjectFormat, StructuredOutputs, TextFormat
-from baton_router.http.sampling_fields import Fields
+from baton_router.http.sampling_fields import CallFields, Fields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The value of `include` that asks for log-probabilities."""
@@ -123,13 +123,11 @@ class ReasoningSettings(Fields, kw_only=True):
     """Ignored: the older name of `summary`."""
 
 
-class ResponsesRequest(Fields, kw_only=True):
+class ResponsesRequest(CallFields, kw_only=True):
     """A conversation, and how to reply to it."""
 
     input: str | list[InputItem]
     """The text of the user, or items of the conversation."""
-    model: str | None = None
-    """A name that `/v1/models` lists. Default: the served model."""
     instructions: str | None = None
     """Text before the conversation; that of an earlier response is not taken over."""
     previous_response_id: str | None = None
@@ -192,14 +190,8 @@ class ResponsesRequest(Fields, kw_only=True):
     """Settings of the reasoning before the reply."""
     truncation: Literal["auto", "disabled"] | None = None
     """Where the prompt is too long, auto keeps as many of its last tokens as fit. Default: disabled."""
-    priority: int | None = None
-    """Lower comes earlier. Default: 0."""
     request_id: str | None = None
     """The name of the request, instead of the header `x-request-id`; the response's id is made of it."""
-    cache_salt: str | None = None
-    """Prefixes are shared only between requests with the same salt."""
-    session_id: str | None = None
-    """Requests with the same one go to the same worker, where that costs nothing."""
     prompt_cache_key: str | None = None
     """The same, as OpenAI calls it; `session_id` comes first."""
     metadata: dict[str, str] | None = None
