@@ -108,11 +108,6 @@ class LatencyWindow:
         self._sum = _Slice()
         """Sum of the past slices."""
 
-    @property
-    def num_slices(self) -> int:
-        """Slices that are remembered, at most `NUM_SLICES`."""
-        return len(self._past) + 1
-
     def on_finished(self, now: float, latencies: dict[Latency, float]) -> None:
         """Count a request that finished, with the latencies that it has."""
         current = self._at(now)
