@@ -26,8 +26,8 @@ from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 METRICS: Final = "/metrics"
 DOCS: Final = "/docs"
-_GENERATES: Final = (404, 422, 429, 502, 503, 504)
-_CONVERTS: Final = (404, 422, 429, 503, 504)
+_generating: Final = partial(Route, method="POST", errors=(404, 422, 429, 502, 503, 504))
+_converting: Final = partial(Route, method="POST", errors=(404, 422, 429, 503, 504))
 
 _page: Final = partial(Route, method="GET", tag=Tag.PAGES, media_type="text/html", needs_key=False)
 _server: Final = partial(Route, method="GET", tag=Tag.SERVER)
@@ -60,8 +60,7 @@ ROUTES: Final = (
         media_type="text/plain",
         errors=(404,),
     ),
-    Route(
-        method="POST",
+    _generating(
         path="/v1/chat/completions",
         operation_id="createChatCompletion",
         tag=Tag.CHAT,
@@ -72,10 +71,8 @@ ROUTES: Final = (
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
         chunk=ChatChunk,
-        errors=_GENERATES,
     ),
-    Route(
-        method="POST",
+    _generating(
         path="/v1/completions",
         operation_id="createCompletion",
         tag=Tag.COMPLETIONS,
@@ -86,10 +83,8 @@ ROUTES: Final = (
         example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
         chunk=Completion,
-        errors=_GENERATES,
     ),
-    Route(
-        method="POST",
+    _generating(
         path="/v1/messages",
         operation_id="createMessage",
         tag=Tag.MESSAGES,
@@ -100,11 +95,9 @@ ROUTES: Final = (
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=Message,
         chunk=MessageEvent,
-        errors=_GENERATES,
         dialect=ANTHROPIC,
     ),
-    Route(
-        method="POST",
+    _converting(
         path="/v1/messages/count_tokens",
         operation_id="countMessageTokens",
         tag=Tag.MESSAGES,
@@ -114,13 +107,11 @@ ROUTES: Final = (
         bodies=(CountRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}]},
         reply=TokenCount,
-        errors=_CONVERTS,
         dialect=ANTHROPIC,
     ),
     *RESPONSE_ROUTES,
     *POOLING_ROUTES,
-    Route(
-        method="POST",
+    _generating(
         path="/invocations",
         operation_id="invoke",
         tag=Tag.CHAT,
@@ -128,10 +119,8 @@ ROUTES: Final = (
         handler=invoke,
         bodies=(ChatRequest, CompletionRequest),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
-        errors=_GENERATES,
     ),
-    Route(
-        method="POST",
+    _converting(
         path="/v1/chat/completions/render",
         operation_id="renderChatCompletion",
         tag=Tag.CHAT,
@@ -140,10 +129,8 @@ ROUTES: Final = (
         bodies=(ChatRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=GenerateRequest,
-        errors=_CONVERTS,
     ),
-    Route(
-        method="POST",
+    _converting(
         path="/v1/completions/render",
         operation_id="renderCompletion",
         tag=Tag.COMPLETIONS,
@@ -152,10 +139,8 @@ ROUTES: Final = (
         bodies=(CompletionRequest,),
         example={"prompt": "The os module", "max_tokens": 32},
         reply=list[GenerateRequest],
-        errors=_CONVERTS,
     ),
-    Route(
-        method="POST",
+    _generating(
         path="/inference/v1/generate",
         operation_id="generateTokens",
         tag=Tag.TOKENS,
@@ -165,10 +150,8 @@ ROUTES: Final = (
         example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
         reply=GenerateReply,
         chunk=GenerateReply,
-        errors=_GENERATES,
     ),
-    Route(
-        method="POST",
+    _converting(
         path="/tokenize",
         operation_id="tokenize",
         tag=Tag.TOKENS,
@@ -177,10 +160,8 @@ ROUTES: Final = (
         bodies=(text_routes.TokenizeRequest,),
         example={"prompt": "The os module"},
         reply=text_routes.TokenizeReply,
-        errors=_CONVERTS,
     ),
-    Route(
-        method="POST",
+    _converting(
         path="/detokenize",
         operation_id="detokenize",
         tag=Tag.TOKENS,
@@ -189,7 +170,6 @@ ROUTES: Final = (
         bodies=(text_routes.DetokenizeRequest,),
         example={"tokens": [1, 2, 3]},
         reply=text_routes.DetokenizeReply,
-        errors=_CONVERTS,
     ),
     Route(
         method="GET",
