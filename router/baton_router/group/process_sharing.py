@@ -151,7 +151,9 @@ class ProcessSharing:
         try:
             while True:
                 news.clear()
-                self._note_spending()
+                for spent in self._take_spending():
+                    for others in self._followers.values():
+                        others[spent.tenant] = spent.plus(others.get(spent.tenant))
                 frame = Frame(
                     router_id=self._router_id,
                     session_port=self.session_port,
@@ -168,11 +170,6 @@ class ProcessSharing:
                         await news.wait()
         finally:
             del self._followers[news]
-
-    def _note_spending(self) -> None:
-        for spent in self._take_spending():
-            for pending in self._followers.values():
-                pending[spent.tenant] = spent.plus(pending.get(spent.tenant))
 
     async def _follow(self, index: int) -> None:
         """Hear a process for as long as this one runs, each time that it is there."""

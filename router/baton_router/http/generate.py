@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
@@ -177,17 +177,15 @@ async def _chunks(
 
 
 def _choice(call: Call[GenerateRequest], delta: Delta, *, has_logprobs: bool) -> GenerateChoice:
+    entries = delta.logprobs
+    logprobs = TokenLogprobs(content=as_list(map(_position, entries), len(entries))) if has_logprobs else None
     return GenerateChoice(
         index=delta.index,
         token_ids=list(delta.token_ids),
-        logprobs=_logprobs(delta.logprobs) if has_logprobs else None,
+        logprobs=logprobs,
         finish_reason=delta.finish_reason,
         stop_reason=delta.stop_reason,
     )
-
-
-def _logprobs(entries: Collection[PositionLogprobs]) -> TokenLogprobs:
-    return TokenLogprobs(content=as_list(map(_position, entries), len(entries)))
 
 
 def _position(entry: PositionLogprobs) -> PositionTokenLogprobs:

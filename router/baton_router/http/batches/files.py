@@ -74,7 +74,9 @@ class _Form:
                 elif part.name == "file":
                     await self._upload.write(event.data)
                 elif part.name in self._texts:
-                    self._add(part.name, event.data)
+                    self._texts[part.name] += event.data
+                    if len(self._texts[part.name]) > _MAX_FIELD_BYTES:
+                        raise InvalidRequestError(part.name, "too long", f"at most {_MAX_FIELD_BYTES} bytes")
         reader.close()
         if self._filename is None:
             raise InvalidRequestError("file", "missing", "a part with a filename")
@@ -93,11 +95,6 @@ class _Form:
             self._texts[part.name] = bytearray()
         elif self._call.state.settings.strict_fields:
             raise InvalidRequestError(part.name[:80] or "''", "unknown", ", ".join(_FIELDS))
-
-    def _add(self, name: str, data: bytes) -> None:
-        self._texts[name] += data
-        if len(self._texts[name]) > _MAX_FIELD_BYTES:
-            raise InvalidRequestError(name, "too long", f"at most {_MAX_FIELD_BYTES} bytes")
 
     def _text(self, name: str) -> str | None:
         text = self._texts.get(name)

@@ -188,12 +188,10 @@ def _choice_options(
 
 def _text_of(content: str | list[str | dict[str, Any]]) -> str:
     """Return a content as text, without embeddings; all other parts are text, as was checked."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(_text_of_part(part) for part in content)
-
-
-def _text_of_part(part: str | dict[str, Any]) -> str:
-    if isinstance(part, str):
-        return part
-    return str(part.get("refusal" if part["type"] == "refusal" else "text", ""))
+    parts = [content] if isinstance(content, str) else content
+    return "\n".join(
+        part
+        if isinstance(part, str)
+        else str(part.get("refusal" if part["type"] == "refusal" else "text", ""))
+        for part in parts
+    )

@@ -69,7 +69,10 @@ def read_conversation(fields: ConversationFields) -> Conversation:
         messages=tuple(
             _read_message(f"messages[{index}]", message) for index, message in enumerate(messages)
         ),
-        tools=tuple(_write_tool(tool) for tool in fields.tools or ()),
+        tools=tuple(
+            {"type": "function", "function": msgspec.to_builtins(tool.function)}
+            for tool in fields.tools or ()
+        ),
         documents=tuple(fields.documents or ()),
         add_generation_prompt=not continues if prompted is None else prompted,
         continue_final_message=continues,
@@ -113,10 +116,6 @@ def _read_message(name: str, message: ChatMessage) -> dict[str, Any]:
     else:
         read.pop("tool_calls", None)
     return read
-
-
-def _write_tool(tool: ChatTool) -> dict[str, Any]:
-    return {"type": "function", "function": msgspec.to_builtins(tool.function)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

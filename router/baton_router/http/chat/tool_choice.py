@@ -102,7 +102,8 @@ def read_tool_use(
     if wanted == "none":
         return ToolUse(tools=tools, parser_name=parser_name)
     if not tools:
-        raise InvalidRequestError("tool_choice", _shown(wanted), "none: the request has no tools")
+        shown = wanted.function.name if isinstance(wanted, NamedTool) else wanted
+        raise InvalidRequestError("tool_choice", shown, "none: the request has no tools")
     if isinstance(wanted, NamedTool):
         named = [(index, tool) for index, tool in enumerate(tools) if tool.name == wanted.function.name][:1]
         if not named:
@@ -124,7 +125,3 @@ def _check_types(forced: Iterable[tuple[int, Tool]]) -> None:
         if (kind := (tool.parameters or {}).get("type", "object")) != "object":
             field = f"tools[{index}].function.parameters.type"
             raise InvalidRequestError(field, kind, "object: arguments have names")
-
-
-def _shown(choice: str | NamedTool) -> str:
-    return choice.function.name if isinstance(choice, NamedTool) else choice

@@ -151,6 +151,7 @@ async def show_cluster(call: Call[None]) -> None:
     state = call.state
     core, requests = state.service.router.core, state.metrics.requests
     now = asyncio.get_running_loop().time()
+    workers = sorted(core.fleet.workers(), key=lambda worker: worker[0].worker_id)
     await call.reply(
         ClusterState(
             models=list(state.service.model_names),
@@ -162,7 +163,7 @@ async def show_cluster(call: Call[None]) -> None:
             num_waiting=core.admission.num_waiting,
             has_operator_routes=state.settings.enable_operator_routes,
             totals=Totals(**asdict(requests.ended()), **vars(requests.work)),
-            workers=[_worker(info, load) for info, load in sorted(core.fleet.workers(), key=_name)],
+            workers=[_worker(info, load) for info, load in workers],
             absent_workers=[
                 msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
                 for worker in state.service.router.absent
@@ -209,7 +210,3 @@ def _worker(info: WorkerInfo, load: WorkerLoad) -> WorkerState:
         metrics_address=info.metrics_address,
         data_parallel_rank=info.data_parallel_rank,
     )
-
-
-def _name(worker: tuple[WorkerInfo, WorkerLoad]) -> str:
-    return worker[0].worker_id

@@ -70,7 +70,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
         raise InvalidRequestError("input", f"{len(items)} items", allowed)
     messages = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     chat = ChatRequest(
-        messages=messages + _messages(items, num_earlier=len(items) - _num_own(body)),
+        messages=messages + _messages(items, num_earlier=len(items) - len(own_items(body))),
         tools=[_chat_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())] or None,
         max_completion_tokens=body.max_output_tokens,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
@@ -94,10 +94,6 @@ def own_items(body: ResponsesRequest) -> list[InputItem]:
     if isinstance(body.input, str):
         return [InputItem(role="user", content=[ContentPart(type="input_text", text=body.input)])]
     return body.input
-
-
-def _num_own(body: ResponsesRequest) -> int:
-    return 1 if isinstance(body.input, str) else len(body.input)
 
 
 def _set_logprobs(chat: ChatRequest, body: ResponsesRequest) -> None:
