@@ -16,7 +16,7 @@ from baton_core.requests.phases import PhaseName, PhaseReport
 from baton_core.sessions.router_messages import ToRouter, Transferred
 from baton_core.worker.step_plan import StepPlan
 from baton_service import vllm_metrics as vllm
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, gauge
 from baton_service.redis.shared_state import SharedState
 from baton_service.redis.shared_state_metrics import FAMILIES as SHARED_FAMILIES
 from baton_service.redis.shared_state_metrics import report_shared_state
@@ -24,60 +24,42 @@ from baton_service.work_done import WorkDone
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.first_pulls import FirstPull
 
-_WORKER: Final = ("worker",)
-SESSIONS: Final = Family(
-    name="baton_sessions", kind=Kind.GAUGE, text="Routers that this worker serves now", labels=_WORKER
+SESSIONS: Final = gauge("baton_sessions", "Routers that this worker serves now", "worker")
+REFUSALS: Final = gauge(
+    "baton_session_refusals", "Routers that refuse this worker now; its log and /health say why", "worker"
 )
-REFUSALS: Final = Family(
-    name="baton_session_refusals",
-    kind=Kind.GAUGE,
-    text="Routers that refuse this worker now; its log and /health say why",
-    labels=_WORKER,
+FAULTY: Final = gauge(
+    "baton_worker_faulty",
+    "1 while this worker takes no requests: it has lost track of its blocks, or its steps fail in a row",
+    "worker",
 )
-FAULTY: Final = Family(
-    name="baton_worker_faulty",
-    kind=Kind.GAUGE,
-    text="1 while this worker takes no requests: it has lost track of its blocks, or its steps fail in a row",
-    labels=_WORKER,
+FIRST_PULL: Final = gauge(
+    "baton_first_pull_bytes_per_second",
+    "Of the first copy from another worker, and what this machine does at its best",
+    "worker",
+    "source",
+    "transport",
+    "figure",
 )
-FIRST_PULL: Final = Family(
-    name="baton_first_pull_bytes_per_second",
-    kind=Kind.GAUGE,
-    text="Of the first copy from another worker, and what this machine does at its best",
-    labels=("worker", "source", "transport", "figure"),
+BLOCKS: Final = gauge("baton_kv_blocks", "KV blocks by state", "worker", "state")
+LEASES_OPEN: Final = gauge("baton_leases_open", "Prompts offered to other workers", "worker")
+LEASES_EXPIRED: Final = counter(
+    "baton_leases_expired",
+    "Offers that ended by time: a consumer fell silent, or none came",
+    "worker",
+    "cause",
 )
-BLOCKS: Final = Family(
-    name="baton_kv_blocks", kind=Kind.GAUGE, text="KV blocks by state", labels=("worker", "state")
+TRANSFERS_OPEN: Final = gauge("baton_transfers_open", "Pulls from other workers now", "worker")
+RECOMPUTED: Final = counter(
+    "baton_recomputed_tokens", "Prompt tokens computed again because they were lost", "worker"
 )
-LEASES_OPEN: Final = Family(
-    name="baton_leases_open", kind=Kind.GAUGE, text="Prompts offered to other workers", labels=_WORKER
+FAILED_STEPS: Final = counter(
+    "baton_worker_failed_steps", "Steps that ended in an error of the engine", "worker"
 )
-LEASES_EXPIRED: Final = Family(
-    name="baton_leases_expired",
-    kind=Kind.COUNTER,
-    text="Offers that ended by time: a consumer fell silent, or none came",
-    labels=("worker", "cause"),
-)
-TRANSFERS_OPEN: Final = Family(
-    name="baton_transfers_open", kind=Kind.GAUGE, text="Pulls from other workers now", labels=_WORKER
-)
-RECOMPUTED: Final = Family(
-    name="baton_recomputed_tokens",
-    kind=Kind.COUNTER,
-    text="Prompt tokens computed again because they were lost",
-    labels=_WORKER,
-)
-FAILED_STEPS: Final = Family(
-    name="baton_worker_failed_steps",
-    kind=Kind.COUNTER,
-    text="Steps that ended in an error of the engine",
-    labels=_WORKER,
-)
-BROKEN_SEQUENCES: Final = Family(
-    name="baton_worker_not_finite_logits",
-    kind=Kind.COUNTER,
-    text="Sequences that ended because the model's logits were NaN or infinite",
-    labels=_WORKER,
+BROKEN_SEQUENCES: Final = counter(
+    "baton_worker_not_finite_logits",
+    "Sequences that ended because the model's logits were NaN or infinite",
+    "worker",
 )
 FAMILIES: Final = (
     *vllm.ENGINE_FAMILIES,

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton_service.exposition import Exposition, Family, Kind
+from baton_service.exposition import Exposition, counter, gauge
 from baton_service.redis.shared_state import SharedState
 
-_PROCESS: Final = ("process",)
 """Label values are `router` and the names of workers."""
-UP: Final = Family(
-    name="baton_redis_up",
-    kind=Kind.GAUGE,
-    text="1 while Redis answered all that was last tried",
-    labels=_PROCESS,
+UP: Final = gauge("baton_redis_up", "1 while Redis answered all that was last tried", "process")
+BEHIND: Final = gauge(
+    "baton_redis_changes_behind", "Changes in the stream that had not been read at the last look", "process"
 )
-BEHIND: Final = Family(
-    name="baton_redis_changes_behind",
-    kind=Kind.GAUGE,
-    text="Changes in the stream that had not been read at the last look",
-    labels=_PROCESS,
+RESYNCS: Final = counter(
+    "baton_redis_resyncs", "Sets of workers read anew: at a start, after a gap", "process"
 )
-RESYNCS: Final = Family(
-    name="baton_redis_resyncs",
-    kind=Kind.COUNTER,
-    text="Sets of workers read anew: at a start, after a gap",
-    labels=_PROCESS,
-)
-REPUBLISHED: Final = Family(
-    name="baton_redis_republished",
-    kind=Kind.COUNTER,
-    text="Whole sets written: at a start, and when Redis had lost them",
-    labels=_PROCESS,
+REPUBLISHED: Final = counter(
+    "baton_redis_republished", "Whole sets written: at a start, and when Redis had lost them", "process"
 )
 FAMILIES: Final = (UP, BEHIND, RESYNCS, REPUBLISHED)
 
