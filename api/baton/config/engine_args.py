@@ -21,9 +21,8 @@ from baton.config.engine_arg_values import (
     read_objects,
     read_structured_outputs_config,
 )
-from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
+from baton.config.fixed_engine_args import DEFAULTS, FIXED, add_fixed_flags
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
-from baton.config.ignored_engine_args import IGNORED
 from baton.config.lora_args import LoRAArgs, check_lora_args
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, read_pooling_args
@@ -46,14 +45,9 @@ _NONE_IS_DEFAULT: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"),
     "otlp_traces_endpoint",
 )
-_UNUSED: Final[Mapping[str, Any]] = {
-    **{name: fixed.default for name, fixed in FIXED.items()},
-    **{name: ignored.default for name, ignored in IGNORED.items()},
-}
-"""Defaults of the fields that do nothing here."""
 _UnusedArgs: Any = make_dataclass(
     "_UnusedArgs",
-    [(name, Any, dataclasses.field(default=default, kw_only=True)) for name, default in _UNUSED.items()],
+    [(name, Any, dataclasses.field(default=default, kw_only=True)) for name, default in DEFAULTS.items()],
 )
 
 
@@ -293,9 +287,9 @@ class EngineArgs(
     )
 
     def __post_init__(self) -> None:
-        for name, default in _UNUSED.items():
+        for name, default in DEFAULTS.items():
             if name in FIXED:
-                check_fixed(name, getattr(self, name))
+                FIXED[name].check(getattr(self, name), name)
             if getattr(self, name) is None:
                 setattr(self, name, default)
         for name in _NONE_IS_DEFAULT:

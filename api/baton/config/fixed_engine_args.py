@@ -250,15 +250,6 @@ LIST_FLAGS: Final = frozenset(
 """Flags that take every value which follows."""
 
 
-def check_fixed(name: str, value: object, shown_name: str = "") -> None:
-    """Refuse a value that asks for what there is not; `shown_name` is what the error calls the field.
-
-    Raises:
-        InvalidConfigError: naming the field, its value, what is allowed and why.
-    """
-    FIXED[name].check(value, shown_name or name)
-
-
 def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
     """Add hidden flags with the fields' defaults, so that whoever reads them can refuse them by name.
 
