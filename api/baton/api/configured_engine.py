@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from baton.api.engine_config import engine_config
 from baton.api.engine_options import EngineConfig, read_engine_options
@@ -12,16 +12,9 @@ from baton.api.engine_parts import load_parts
 from baton.api.input_views import InputProcessor, Renderer
 from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.vllm_config import ModelConfig, VllmConfig
+from baton.executors.executor import Sized
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.pooling import PoolingModel
-
-
-class Sized(Protocol):
-    """The sizes that an executor finds to fit."""
-
-    max_model_len: int
-    num_blocks: int
-    pooling: PoolingModel | None
 
 
 class ConfiguredEngine:

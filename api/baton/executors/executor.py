@@ -34,14 +34,18 @@ ExecutorEvent: TypeAlias = GenerationEvent | BatonError
 """An event of one request; an error ends it as `Finished` does."""
 
 
-class Executor(Protocol):
-    """Used by one thread at a time."""
+class Sized(Protocol):
+    """The sizes that an executor finds to fit."""
 
     max_model_len: int
     num_blocks: int
     """KV blocks of all workers together."""
     pooling: PoolingModel | None
     """Description of what the model pools; None where it generates."""
+
+
+class Executor(Sized, Protocol):
+    """Used by one thread at a time."""
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request; its events come with the steps.
@@ -72,14 +76,8 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class AsyncExecutor(Protocol):
+class AsyncExecutor(Sized, Protocol):
     """Used on the caller's loop; nothing but `close` makes it wait."""
-
-    max_model_len: int
-    num_blocks: int
-    """KV blocks of all workers together."""
-    pooling: PoolingModel | None
-    """Description of what the model pools; None where it generates."""
 
     @property
     def is_running(self) -> bool:
