@@ -13,9 +13,15 @@ from typing import Protocol
 
 import grpc
 
-from baton.commands.openai_server import OpenAIServer, sampling_fields
+from baton.commands.openai_server import OpenAIServer
 from baton.commands.security_arguments import router_access
-from baton.executors.router_client import connected, request_error, sampled_request, wait_until_ready
+from baton.executors.router_client import (
+    connected,
+    request_error,
+    sampled_request,
+    sampling_fields,
+    wait_until_ready,
+)
 from baton_core.errors import ErrorCode, RequestError
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 
 from baton.commands.chat import lines
-from baton.commands.openai_server import OpenAIServer, sampling_fields
+from baton.commands.openai_server import OpenAIServer
 from baton.commands.security_arguments import router_access
 from baton.executors.resuming_client import ResumingClient
-from baton.executors.router_client import request_error, sampled_request, wait_until_ready
+from baton.executors.router_client import request_error, sampled_request, sampling_fields, wait_until_ready
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_proto.v1 import baton_pb2 as pb
 

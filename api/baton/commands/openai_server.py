@@ -15,7 +15,6 @@ from baton.commands.security_arguments import KEY_VARIABLES, client_tls, key_of_
 from baton_core.errors import ErrorCode, RequestError
 
 _TIMEOUT_S: Final = 600.0
-_SAMPLING: Final = ("max_tokens", "temperature", "top_p", "top_k", "seed")
 _KEY_VARIABLES: Final = ("OPENAI_API_KEY", *KEY_VARIABLES)
 _DATA: Final = b"data: "
 
@@ -94,11 +93,6 @@ class OpenAIServer:
         if self._tls is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         return http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=self._tls)
-
-
-def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The sampling parameters that the command line gives, as fields of a body."""
-    return {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
 
 
 def _message(body: bytes) -> str:

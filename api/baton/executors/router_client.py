@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -78,10 +78,15 @@ def wait_until_ready(address: str, access: RouterAccess, within_s: float) -> Non
             return  # what is asked for next says why
 
 
+def sampling_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The sampling parameters that the command line gives, by their names in requests."""
+    return {name: getattr(args, name) for name in _SAMPLING_FIELDS if getattr(args, name) is not None}
+
+
 def sampled_request(args: argparse.Namespace) -> pb.GenerateRequest:
     """A request without a prompt, with the sampling parameters that the command line gives."""
-    given = {name: getattr(args, name) for name in _SAMPLING_FIELDS if getattr(args, name) is not None}
-    return pb.GenerateRequest(model=args.model_name, sampling_params=pb.SamplingParams(**given))
+    params = pb.SamplingParams(**sampling_fields(args))
+    return pb.GenerateRequest(model=args.model_name, sampling_params=params)
 
 
 def request_error(error: grpc.RpcError) -> RequestError:

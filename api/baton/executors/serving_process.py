@@ -8,8 +8,7 @@ import re
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -75,7 +74,7 @@ class ServingProcess:
         self.address: str = report["address"]
         """The router's gRPC address, `host:port`."""
         try:
-            with self._connected() as channel:
+            with self.access.open_channel(self.address) as channel:
                 self._wait_until_ready(channel)
                 info = BatonStub(channel).GetModelInfo(pb.GetModelInfoRequest())  # type: ignore[no-untyped-call]
         except BaseException:
@@ -106,11 +105,6 @@ class ServingProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    @contextmanager
-    def _connected(self) -> Iterator[grpc.Channel]:
-        with self.access.open_channel(self.address) as channel:
-            yield channel
 
     def _wait_until_ready(self, channel: grpc.Channel) -> None:
         """Follow the router's health until it serves; a watch ends with the router, which may come back."""
