@@ -13,25 +13,13 @@ from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.executors.executor import ExecutorLoad
 from baton_core.distribution import Distribution
 from baton_core.requests.finish import FinishReason
+from baton_service import vllm_metrics as vllm
 from baton_worker.core.speculation.draft_counts import DraftCounts
 
 _log = logging.getLogger(__name__)
-_TIME_TO_FIRST_TOKEN_S: Final = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-_TIME_PER_TOKEN_S: Final = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0),
-)
-_LATENCY_S: Final = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
-    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
-_NUM_TOKENS: Final = tuple(
-    float(digit * 10**power) for power in range(7) for digit in (1, 2, 5) if digit * 10**power <= 1_000_000
-)
-_NUM_SEQUENCES: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
+_TIME_PER_TOKEN_S: Final = tuple(bound for bound in vllm.TOKEN_GAP_BOUNDS if bound >= 0.01)
+_LATENCY_S: Final = tuple(bound for bound in vllm.LATENCY_BOUNDS if bound >= 0.3)
+"""vLLM's bounds, without the finer ones that servers have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +79,17 @@ class GenerationMetrics:
         self._logged: tuple[float, int, int] = (time.monotonic(), 0, 0)
         self._ends = dict.fromkeys(FinishReason, 0)
         self._values = {
-            "time_to_first_token_seconds": Distribution(_TIME_TO_FIRST_TOKEN_S),
+            "time_to_first_token_seconds": Distribution(vllm.FIRST_TOKEN_BOUNDS),
             "request_time_per_output_token_seconds": Distribution(_TIME_PER_TOKEN_S),
             "e2e_request_latency_seconds": Distribution(_LATENCY_S),
             "request_queue_time_seconds": Distribution(_LATENCY_S),
             "request_inference_time_seconds": Distribution(_LATENCY_S),
             "request_prefill_time_seconds": Distribution(_LATENCY_S),
             "request_decode_time_seconds": Distribution(_LATENCY_S),
-            "request_prompt_tokens": Distribution(_NUM_TOKENS),
-            "request_generation_tokens": Distribution(_NUM_TOKENS),
-            "request_params_n": Distribution(_NUM_SEQUENCES),
-            "request_params_max_tokens": Distribution(_NUM_TOKENS),
+            "request_prompt_tokens": Distribution(vllm.TOKENS_BOUNDS),
+            "request_generation_tokens": Distribution(vllm.TOKENS_BOUNDS),
+            "request_params_n": Distribution(vllm.SEQUENCES_BOUNDS),
+            "request_params_max_tokens": Distribution(vllm.TOKENS_BOUNDS),
         }
 
     def finish(self, builder: OutputBuilder | PooledOutputBuilder) -> None:
