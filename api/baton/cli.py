@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +80,7 @@ def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
         check_extras(args)
         if args.command != "as-vllm":  # whose command has an environment of its own
             os.environ.setdefault(*_QUIET_GRPC)
-        return _COMMANDS[args.command](args)
+        return _COMMANDS.get(args.command, _run_module)(args)
     except BatonError as error:
         text = arguments.as_flags(str(error))
         print_error(f"baton {args.command}: {text}")
@@ -343,18 +342,12 @@ def _simulate(args: argparse.Namespace) -> int:
         from baton_simulator.capacity.command import answer
 
         return answer(args)
-    return _run_module("simulate", args)
+    return _run_module(args)
 
 
 def _bench(args: argparse.Namespace) -> int:
-    functions = {
-        "serve": ("bench", "bench_serve"),
-        "sweep": ("bench", "bench_sweep"),
-        "latency": ("bench_offline", "bench_latency"),
-        "throughput": ("bench_offline", "bench_throughput"),
-    }
-    module, function = functions[args.benchmark]
-    return _run_module(module, args, function)
+    module = "bench" if args.benchmark in ("serve", "sweep") else "bench_offline"
+    return _run_module(args, module, f"bench_{args.benchmark}")
 
 
 def _collect_env(args: argparse.Namespace) -> int:
@@ -364,8 +357,9 @@ def _collect_env(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_module(module: str, args: argparse.Namespace, function: str = "") -> int:
-    """Run a function of a module of `baton.commands`, by default the one of the module's name."""
+def _run_module(args: argparse.Namespace, module: str = "", function: str = "") -> int:
+    """Run a function of a module of `baton.commands`; by default both have the name of the command."""
+    module = module or args.command.replace("-", "_")
     command: Callable[[argparse.Namespace], int] = getattr(
         import_module(f"baton.commands.{module}"), function or module
     )
@@ -378,16 +372,8 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "prefill-worker": _worker,
     "decode-worker": _worker,
     "mixed-worker": _worker,
-    "complete": partial(_run_module, "complete"),
-    "chat": partial(_run_module, "chat"),
-    "run-batch": partial(_run_module, "run_batch"),
-    "admin": partial(_run_module, "admin"),
-    "explain": partial(_run_module, "explain"),
-    "autoscale": partial(_run_module, "autoscale"),
-    "drain": partial(_run_module, "drain"),
-    "kv-events": partial(_run_module, "kv_events"),
     "simulate": _simulate,
     "bench": _bench,
     "collect-env": _collect_env,
-    "as-vllm": partial(_run_module, "as_vllm"),
 }
+"""Commands that are more than a module of `baton.commands`."""
