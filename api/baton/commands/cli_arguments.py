@@ -50,6 +50,7 @@ BATCH: Final = "run-batch"
 """The command that takes the flags of `serve` beside its own."""
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
+_ONE_ENGINE: Final[Mapping[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 
 
 def parse(
@@ -187,6 +188,16 @@ def serve_flags(args: argparse.Namespace) -> tuple[str, ...]:
     """Arguments of the `serve` that `run-batch` starts."""
     (command,) = (one for one in COMMANDS if one.name == "serve")
     return (args.model, *_given(args, [flag for flag in command.flags if flag not in MODEL_FLAGS]))
+
+
+def fields_in(words: Sequence[str]) -> set[str]:
+    """Fields of the flags among words of a command line."""
+    return {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words}
+
+
+def one_engine(words: Sequence[str]) -> dict[str, Any]:
+    """Defaults by which `serve` has one engine; none where its words say what workers it has."""
+    return {} if fields_in(words) & _ONE_ENGINE.keys() else dict(_ONE_ENGINE)
 
 
 def router_flags(args: argparse.Namespace) -> tuple[str, ...]:

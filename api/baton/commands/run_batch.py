@@ -29,7 +29,6 @@ from baton_service.process import EXIT_BAD_CONFIG, run_until_signal
 _POLL_S: Final = 0.2
 _STOPPED: Final = 130
 _PORTS: Final[dict[str, Any]] = {"port": 0, "grpc_port": 0}
-_ONE_ENGINE: Final[dict[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 
 
 def run_batch(args: argparse.Namespace) -> int:
@@ -53,11 +52,8 @@ def run_batch(args: argparse.Namespace) -> int:
 def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
     """Read the words that are of `serve`; it has one engine unless they say otherwise."""
     words: Sequence[str] = args.serve_words
-    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words}
-    defaults = {**_PORTS, "log_format": args.log_format, "log_level": args.log_level}
-    if not given & _ONE_ENGINE.keys():
-        defaults |= _ONE_ENGINE
-    served = arguments.parse(["serve", *words], defaults)
+    logs = {"log_format": args.log_format, "log_level": args.log_level}
+    served = arguments.parse(["serve", *words], {**_PORTS, **logs, **arguments.one_engine(words)})
     for name in ("uds", "ssl_certfile", "ssl_ca_certs"):
         if value := getattr(served, name) or getattr(args, name, None):
             name = f"--{name.replace('_', '-')}"

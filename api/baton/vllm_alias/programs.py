@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from baton.cli import main as run
+from baton.commands.cli_arguments import fields_in, one_engine
 
 _SERVE_DEFAULTS: Final[dict[str, Any]] = {
     "host": "0.0.0.0",  # noqa: S104 (as vLLM)
@@ -13,7 +14,6 @@ _SERVE_DEFAULTS: Final[dict[str, Any]] = {
     "grpc_port": 0,
 }
 _CLIENT_DEFAULTS: Final[dict[str, Any]] = {"url": "http://localhost:8000/v1"}
-_ONE_ENGINE: Final[dict[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,10 +27,9 @@ def main(argv: Sequence[str]) -> int:
 
 def defaults_of(argv: Sequence[str]) -> dict[str, Any]:
     """Return values that flags of the command have here where they are left out."""
-    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv}
     match argv[:1]:
         case ["serve"]:
-            return _SERVE_DEFAULTS if given & _ONE_ENGINE.keys() else _SERVE_DEFAULTS | _ONE_ENGINE
-        case ["chat"] | ["complete"] if "address" not in given:
+            return _SERVE_DEFAULTS | one_engine(argv)
+        case ["chat"] | ["complete"] if "address" not in fields_in(argv):
             return _CLIENT_DEFAULTS
     return {}
