@@ -77,12 +77,7 @@ class PoolingMethods:
     ) -> list[EmbeddingRequestOutput]:
         """Return an embedding of each prompt, in their order; the rest is as in `encode`."""
         outputs = self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task=PoolingTask.EMBED,
-            tokenization_kwargs=tokenization_kwargs,
+            prompts, pooling_params, use_tqdm, lora_request, PoolingTask.EMBED, tokenization_kwargs
         )
         return [EmbeddingRequestOutput.from_base(output) for output in outputs]
 
@@ -96,12 +91,7 @@ class PoolingMethods:
     ) -> list[ClassificationRequestOutput]:
         """Return the classes of each prompt, in their order; the rest is as in `encode`."""
         outputs = self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task=PoolingTask.CLASSIFY,
-            tokenization_kwargs=tokenization_kwargs,
+            prompts, pooling_params, use_tqdm, lora_request, PoolingTask.CLASSIFY, tokenization_kwargs
         )
         return [ClassificationRequestOutput.from_base(output) for output in outputs]
 
@@ -115,12 +105,7 @@ class PoolingMethods:
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Return the rewards of each prompt's tokens; the rest is as in `encode`."""
         return self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            lora_request=lora_request,
-            pooling_task=PoolingTask.TOKEN_CLASSIFY,
-            tokenization_kwargs=tokenization_kwargs,
+            prompts, pooling_params, use_tqdm, lora_request, PoolingTask.TOKEN_CLASSIFY, tokenization_kwargs
         )
 
     def score(

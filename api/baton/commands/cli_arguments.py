@@ -25,7 +25,6 @@ from baton.commands.command_flags import (
     WORKER_PROCESS_FLAGS,
     Command,
     FlagGroup,
-    flags_in,
 )
 from baton.commands.config_file import read_config
 from baton.commands.help_pages import add_groups, help_page, usage_of
@@ -37,12 +36,11 @@ from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
 from baton.config.fixed_engine_args import SHORT_FLAGS
-from baton.config.flags import Flag, shown
-from baton.config.suggestions import did_you_mean
+from baton.config.flags import Flag, did_you_mean, shown
 from baton_core.errors import InvalidConfigError
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 
-_ROUTER: Final = flags_in(ROUTER_GROUPS)
+_ROUTER: Final = tuple(flag for group in ROUTER_GROUPS for flag in group.flags)
 _COMPUTING: Final = ("serve", "prefill-worker", "decode-worker", "mixed-worker")
 SERVING: Final = ("router", *_COMPUTING)
 """Commands of routers and workers."""

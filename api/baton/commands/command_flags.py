@@ -5,7 +5,6 @@ One table per concern, so that `serve` can hand them on to its children, and hel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -218,11 +217,6 @@ WORKER_FLAGS: Final = (
     ),
     *WORKER_PROCESS_FLAGS,
 )
-
-
-def flags_in(groups: Sequence[FlagGroup]) -> tuple[Flag, ...]:
-    """The flags of several groups, in their order."""
-    return tuple(flag for group in groups for flag in group.flags)
 
 
 _MODEL: Final = FlagGroup("model", "the model that is served", MODEL_FLAGS)

@@ -16,8 +16,7 @@ import yaml
 
 from baton.commands.neutral_flags import NeutralFlags
 from baton.commands.spelling import long_name, put
-from baton.config.flags import Flag, shown
-from baton.config.suggestions import did_you_mean
+from baton.config.flags import Flag, did_you_mean, shown
 from baton_core.errors import InvalidConfigError
 
 _ALLOWED: Final = "a YAML file of flags and their values"

@@ -6,8 +6,9 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, Final
 
@@ -211,6 +212,12 @@ def shown(value: object) -> str:
         case _:
             text = ascii(value)
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question with the nearest of the known names; empty where none is near."""
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class _Collect(argparse.Action):
