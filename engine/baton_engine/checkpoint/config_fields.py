@@ -175,6 +175,10 @@ class ConfigFields:
             raise self.refuse(key, value, "an object")
         return self.nested(key, value)
 
+    def object(self, key: str) -> ConfigFields:
+        """Read a nested object; an absent one is empty."""
+        return self.section(key) or self.nested(key, {})
+
     def nested(self, key: str, values: dict[str, Any]) -> ConfigFields:
         """Return an object inside of this one; `key` names it in errors."""
         return ConfigFields(f"{self._source}: {key:.200}", values)

@@ -74,9 +74,8 @@ def read_auto_round(fields: ConfigFields) -> AutoRoundQuantization:
         fields = fields.updated({"block_name_to_quantize": [one.strip() for one in blocks.split(",")]})
     layers: dict[str, LayerFormat | None] = {}
     patterns = []
-    own = fields.section("extra_config")
-    for name in own.names() if own else ():
-        assert own is not None
+    own = fields.object("extra_config")
+    for name in own.names():
         settings = own.section(name)
         if settings is None:
             continue

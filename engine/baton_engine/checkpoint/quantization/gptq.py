@@ -152,13 +152,12 @@ def _read_modules(fields: ConfigFields) -> tuple[str, ...]:
 
 def _read_overrides(fields: ConfigFields, default: GptqLayer) -> list[tuple[NamePattern, GptqLayer | None]]:
     """Read `dynamic`: names after `-:` are not quantized, names after `+:` or nothing in another way."""
-    section = fields.section("dynamic")
-    names = section.names() if section else ()
+    section = fields.object("dynamic")
+    names = section.names()
     if len(names) > _MAX_OVERRIDES:
         raise fields.refuse("dynamic", f"{len(names)} names", f"at most {_MAX_OVERRIDES}")
     overrides: list[tuple[NamePattern, GptqLayer | None]] = []
     for name in names:
-        assert section is not None
         pattern = compile_regex(section, "a name", name.removeprefix("+:").removeprefix("-:"))
         if name.startswith("-:"):
             overrides.append((pattern, None))

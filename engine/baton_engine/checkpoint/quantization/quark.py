@@ -67,19 +67,15 @@ def read_quark(fields: ConfigFields) -> QuarkQuantization:
         is_reordered=export.choice("pack_method", ("reorder", "order"), "reorder") == "reorder",
         attention_patterns=(*cached, _QUERIES) if cached else (),
     )
-    by_name = fields.section("layer_quant_config")
-    layers = []
-    for pattern in by_name.names() if by_name else ():
-        assert by_name is not None
-        layers.append((pattern, reader.read(by_name, pattern)))
+    by_name = fields.object("layer_quant_config")
+    layers = tuple((pattern, reader.read(by_name, pattern)) for pattern in by_name.names())
     default = reader.read(fields, "global_quant_config")
-    by_type = fields.section("layer_type_quant_config")
-    for name in by_type.names() if by_type else ():
-        assert by_type is not None
+    by_type = fields.object("layer_type_quant_config")
+    for name in by_type.names():
         if name in _LINEAR:
             default = reader.read(by_type, name)
     excluded = read_names(fields, "exclude")
-    return QuarkQuantization(layers=tuple(layers), default=default, excluded=excluded)
+    return QuarkQuantization(layers=layers, default=default, excluded=excluded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,11 +33,6 @@ def unpack_awq(words: Tensor) -> Tensor:
     return codes[:, :, list(AWQ_ORDER)].flatten(1)
 
 
-def unpack_nibbles(packed: Tensor) -> Tensor:
-    """Return the codes `[num_rows, 2 * n]` of bytes `[num_rows, n]`, the first in the lower bits."""
-    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)
-
-
 def pack_nibbles(codes: Tensor) -> Tensor:
     """Return bytes `[num_rows, n / 2]` of codes `[num_rows, n]` below 16, the first in the lower bits."""
     return codes[:, 0::2] | codes[:, 1::2] << 4
