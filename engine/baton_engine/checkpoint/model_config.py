@@ -9,6 +9,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 
 _DTYPES: Final = ("float32", "bfloat16", "float16")
+_LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 
 
 class ModelConfig(Protocol):
@@ -74,6 +75,16 @@ def read_checkpoint_dtype(fields: ConfigFields, default: str = "float32") -> str
     """Return the dtype that config.json names, under the newer or the older key; without them `default`."""
     key = "dtype" if fields.raw("dtype") is not None else "torch_dtype"
     return fields.choice(key, _DTYPES, default)
+
+
+def read_windowed_layers(fields: ConfigFields, num_layers: int) -> list[bool] | None:
+    """Say for each layer whether it has a window; None where config.json does not list its layers' types."""
+    names = fields.raw("layer_types")
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != num_layers or any(n not in _LAYER_TYPES for n in names):
+        raise fields.refuse("layer_types", names, f"{num_layers} names out of {', '.join(_LAYER_TYPES)}")
+    return [name == "sliding_attention" for name in names]
 
 
 def refuse_quantized(fields: ConfigFields) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_LAYERS, ConfigFields
 from baton_engine.checkpoint.model_config import (
     read_architecture,
     read_checkpoint_dtype,
     read_eos_token_ids,
+    read_windowed_layers,
 )
 from baton_engine.models.decoder_config import (
     Activation,
@@ -25,7 +26,6 @@ from baton_engine.models.rope_config import RopeConfig, RopeReader
 
 ARCHITECTURES: Final = tuple(DECODER_FAMILIES)
 _ROPE_KEYS: Final = ("rope_parameters", "rope_scaling")
-_LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 
 
 def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int | None) -> DecoderConfig:
@@ -189,13 +189,11 @@ def _read_window(fields: ConfigFields, family: DecoderFamily) -> int | None:
 
 def _read_layer_types(fields: ConfigFields, family: DecoderFamily, num_layers: int) -> list[bool]:
     """Say for each layer whether it has a window."""
-    names: Any = fields.raw("layer_types") if family.has_layer_types else None
-    if names is None:
-        pattern = family.window_pattern
-        return [pattern is not None and pattern(fields, layer) for layer in range(num_layers)]
-    if not isinstance(names, list) or len(names) != num_layers or any(n not in _LAYER_TYPES for n in names):
-        raise fields.refuse("layer_types", names, f"{num_layers} names out of {', '.join(_LAYER_TYPES)}")
-    return [name == "sliding_attention" for name in names]
+    listed = read_windowed_layers(fields, num_layers) if family.has_layer_types else None
+    if listed is not None:
+        return listed
+    pattern = family.window_pattern
+    return [pattern is not None and pattern(fields, layer) for layer in range(num_layers)]
 
 
 def _read_ropes(

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_INTEGER, MAX_LAYERS, ConfigFields
-from baton_engine.checkpoint.model_config import read_architecture, read_checkpoint_dtype
+from baton_engine.checkpoint.model_config import (
+    read_architecture,
+    read_checkpoint_dtype,
+    read_windowed_layers,
+)
 from baton_engine.models.encoder_config import (
     ACTIVATIONS,
     GATED_ACTIVATIONS,
@@ -180,14 +184,11 @@ def _read_modernbert(
 def _read_local_layers(fields: ConfigFields) -> list[bool]:
     """Say for each layer whether it has a window."""
     num_layers = fields.integer("num_hidden_layers", 22, maximum=MAX_LAYERS)
-    names: Any = fields.raw("layer_types")
-    if names is None:
-        step = fields.integer("global_attn_every_n_layers", 3)
-        return [layer % step != 0 for layer in range(num_layers)]
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(names, list) or len(names) != num_layers or any(name not in known for name in names):
-        raise fields.refuse("layer_types", names, f"{num_layers} names out of {', '.join(known)}")
-    return [name == known[1] for name in names]
+    listed = read_windowed_layers(fields, num_layers)
+    if listed is not None:
+        return listed
+    step = fields.integer("global_attn_every_n_layers", 3)
+    return [layer % step != 0 for layer in range(num_layers)]
 
 
 def _read_nomic(
@@ -272,10 +273,7 @@ def _read_gte(
 
 def _read_sizes(fields: ConfigFields) -> tuple[int, int]:
     """Return the hidden size and the number of heads, which divides it."""
-    hidden_size, num_heads = (
-        fields.integer("hidden_size", 768),
-        fields.integer("num_attention_heads", 12),
-    )
+    hidden_size, num_heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
     if hidden_size % num_heads or hidden_size // num_heads > MAX_HEAD_DIM:
         allowed = f"a divisor of hidden_size ({hidden_size}), with heads of at most {MAX_HEAD_DIM}"
         raise fields.refuse("num_attention_heads", num_heads, allowed)

@@ -159,7 +159,7 @@ def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
         raise fields.refuse("add_cross_attention", True, "false")
     hidden_size = fields.integer(keys["n_embd"], 768)
     num_layers = fields.integer(keys["n_layer"], 12, maximum=MAX_LAYERS)
-    num_heads = _read_num_heads(fields, keys["n_head"], keys["n_embd"], hidden_size, 12)
+    num_heads = _read_num_heads(fields, keys["n_head"], keys["n_embd"], hidden_size)
     scale = (hidden_size // num_heads) ** -0.5 if fields.boolean("scale_attn_weights", True) else 1.0
     is_scaled_by_layer = fields.boolean("scale_attn_by_inverse_layer_idx", False)
     return LearnedPositionsConfig(
@@ -190,7 +190,7 @@ def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
 def _read_opt(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
     hidden_size = fields.integer("hidden_size", 768)
     num_layers = fields.integer("num_hidden_layers", 12, maximum=MAX_LAYERS)
-    num_heads = _read_num_heads(fields, "num_attention_heads", "hidden_size", hidden_size, 12)
+    num_heads = _read_num_heads(fields, "num_attention_heads", "hidden_size", hidden_size)
     is_pre_norm = fields.boolean("do_layer_norm_before", True)
     return LearnedPositionsConfig(
         architecture=_OPT[0],
@@ -217,8 +217,8 @@ def _read_opt(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
     )
 
 
-def _read_num_heads(fields: ConfigFields, key: str, size_key: str, hidden_size: int, default: int) -> int:
-    num_heads = fields.integer(key, default)
+def _read_num_heads(fields: ConfigFields, key: str, size_key: str, hidden_size: int) -> int:
+    num_heads = fields.integer(key, 12)
     if hidden_size % num_heads:
         raise fields.refuse(key, num_heads, f"a divisor of {size_key} ({hidden_size})")
     if hidden_size // num_heads > MAX_HEAD_DIM:
