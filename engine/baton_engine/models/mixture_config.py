@@ -76,19 +76,20 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
     """
     if architecture not in MIXTURE_ARCHITECTURES:
         return None
-    if architecture == "MixtralForCausalLM":
+    is_gpt_oss = architecture == "GptOssForCausalLM"
+    if is_gpt_oss or architecture == "MixtralForCausalLM":
         return MixtureConfig(
-            names=_MIXTRAL,
-            other_names=_QWEN,
+            names=_GPT_OSS if is_gpt_oss else _MIXTRAL,
+            other_names=None if is_gpt_oss else _QWEN,
             layers=frozenset(range(num_layers)),
             hidden_size=fields.integer("hidden_size"),
             intermediate_size=fields.integer("intermediate_size"),
             num_experts=(num_experts := _read_num_experts(fields)),
             num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
             is_normalized=True,
+            has_bias=is_gpt_oss,
+            swiglu=_read_swiglu(fields) if is_gpt_oss else None,
         )
-    if architecture == "GptOssForCausalLM":
-        return _read_gpt_oss(fields, num_layers)
     has_shared_expert = architecture == "Qwen2MoeForCausalLM"
     return MixtureConfig(
         names=_QWEN,
@@ -104,21 +105,8 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
     )
 
 
-def _read_gpt_oss(fields: ConfigFields, num_layers: int) -> MixtureConfig:
-    num_experts = _read_num_experts(fields)
-    return MixtureConfig(
-        names=_GPT_OSS,
-        layers=frozenset(range(num_layers)),
-        hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("intermediate_size"),
-        num_experts=num_experts,
-        num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
-        is_normalized=True,
-        swiglu=ClampedSwiGLU(
-            alpha=fields.number("swiglu_alpha", 1.702), limit=fields.number("swiglu_limit", 7.0)
-        ),
-        has_bias=True,
-    )
+def _read_swiglu(fields: ConfigFields) -> ClampedSwiGLU:
+    return ClampedSwiGLU(alpha=fields.number("swiglu_alpha", 1.702), limit=fields.number("swiglu_limit", 7.0))
 
 
 def _read_num_experts(fields: ConfigFields) -> int:
