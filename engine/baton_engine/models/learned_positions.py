@@ -24,6 +24,7 @@ from baton_engine.models.linear import (
     load_bias,
     load_projection,
     make_linear,
+    part_of,
     share_to_read,
 )
 from baton_engine.models.norm import LayerNorm
@@ -249,7 +250,7 @@ def _load_transposed(
     (name,) = layers
     bias = load_bias(weights, find_pieces(layers, out_sizes, share)) if has_bias else None
     read = share_to_read(weights, name, share)
-    parts = [piece.rows or read.columns for piece in find_pieces(layers, out_sizes, read)]
+    parts = [part_of(piece, read) for piece in find_pieces(layers, out_sizes, read)]
     stored = [
         weights.load(
             f"{name}.weight",

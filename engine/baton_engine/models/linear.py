@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -142,12 +142,7 @@ def adapted(
     """Return a layer as adapters change it, where the engine takes some; `layers` are its names."""
     if weights.adapters is None:
         return layer
-    pieces = find_pieces(layers, out_sizes, share)
-    parts = [
-        PlacePart(layer=one.layer, out_size=one.out_size, rows=None if one.rows is None else one.rows.indices)
-        for one in pieces
-    ]
-    place = weights.adapters.linear(parts, in_size, share.inputs)
+    place = weights.adapters.linear(find_pieces(layers, out_sizes, share), in_size, share.inputs)
     return AdaptedLinear(layer, place, kernels)
 
 
@@ -318,7 +313,7 @@ def load_plain_projection(
             [f"{piece.layer}.weight" for piece in wanted],
             [(piece.out_size, in_size) for piece in wanted],
             weights.linear_dtype,
-            [piece.rows or read.columns for piece in wanted],
+            [part_of(piece, read) for piece in wanted],
         )
         return make_linear(weights, layers[0], weight, bias, kernels, out_sizes=out_sizes, share=share)
     loaded = [load_piece(weights, piece, in_size, share) for piece in pieces]
@@ -330,47 +325,42 @@ def load_plain_projection(
     return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)
 
 
-def load_bias(weights: WeightReader, pieces: Sequence[Piece]) -> Tensor:
+def load_bias(weights: WeightReader, pieces: Sequence[PlacePart]) -> Tensor:
     """Return the biases `[num_rows]` of pieces, one after another."""
     return weights.load_stacked(
         [f"{piece.layer}.bias" for piece in pieces],
         [(piece.out_size,) for piece in pieces],
         weights.linear_dtype,
-        [piece.rows for piece in pieces],
+        [part_of(piece, WHOLE) for piece in pieces],
     )
 
 
-class Piece(NamedTuple):
-    """Rows of one layer in the files."""
-
-    layer: str
-    out_size: int
-    rows: Part | None
-    """None is all of them."""
-
-    @property
-    def num_rows(self) -> int:
-        return self.out_size if self.rows is None else len(self.rows.indices)
+def part_of(piece: PlacePart, share: Share) -> Part | None:
+    """Return the rows of a piece in the files, or of one with all rows the columns of a share."""
+    return share.columns if piece.rows is None else Part(0, piece.rows)
 
 
-def find_pieces(layers: Sequence[str], out_sizes: Sequence[int], share: Share) -> list[Piece]:
+def find_pieces(layers: Sequence[str], out_sizes: Sequence[int], share: Share) -> list[PlacePart]:
     """Return where the rows of a share lie, in the order of its outputs."""
     if share.outputs is None:
         sizes = out_sizes if len(layers) > 1 else [sum(out_sizes)]
-        return [Piece(layer, size, None) for layer, size in zip(layers, sizes, strict=True)]
+        return [PlacePart(layer=layer, out_size=size) for layer, size in zip(layers, sizes, strict=True)]
     if len(layers) > 1:
         return [
-            Piece(layer, size, Part(0, rows))
+            PlacePart(layer=layer, out_size=size, rows=rows)
             for layer, size, rows in zip(layers, out_sizes, share.outputs, strict=True)
         ]
     starts = accumulate(out_sizes, initial=0)
-    return [
-        Piece(layers[0], sum(out_sizes), Part(0, range(start + rows.start, start + rows.stop)))
+    placed = [
+        range(start + rows.start, start + rows.stop)
         for start, rows in zip(starts, share.outputs, strict=False)
     ]
+    return [PlacePart(layer=layers[0], out_size=sum(out_sizes), rows=rows) for rows in placed]
 
 
-def load_piece(weights: WeightReader, piece: Piece, in_size: int, share: Share) -> Tensor | QuantizedWeight:
+def load_piece(
+    weights: WeightReader, piece: PlacePart, in_size: int, share: Share
+) -> Tensor | QuantizedWeight:
     """Return the rows of a piece, and of them the columns of a share.
 
     Raises:
@@ -378,12 +368,11 @@ def load_piece(weights: WeightReader, piece: Piece, in_size: int, share: Share) 
     """
     if not weights.is_quantized(piece.layer):
         shape = (piece.out_size, in_size)
-        part = piece.rows or share.columns
-        return weights.load(f"{piece.layer}.weight", shape, weights.linear_dtype, part)
+        return weights.load(f"{piece.layer}.weight", shape, weights.linear_dtype, part_of(piece, share))
     stored = weights.load_quantized(piece.layer, piece.out_size, in_size)
     try:
         if piece.rows is not None:
-            return take_outputs(stored, piece.rows.indices)
+            return take_outputs(stored, piece.rows)
         return stored if share.inputs is None else take_inputs(stored, share.inputs)
     except ValueError as error:
         raise undividable(piece.layer, error) from None
