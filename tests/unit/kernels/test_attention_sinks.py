@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -22,21 +21,13 @@ from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 SLICES = ((1, 1), (1, 97), (3, 3), (9, 70), (1, 64), (2, 9), (1, 300))
 E4M3 = torch.float8_e4m3fn
 EXTREMES = (-torch.inf, -1e4, -30.0, 30.0, 1e4)
 
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_sinks(num_q_heads: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ from baton_kernels.reference.torch_attention import TorchAttention
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2**-8}
@@ -87,15 +87,6 @@ def check(
     torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[out.dtype], atol=TOLERANCE[out.dtype])
 
 
-@pytest.fixture(autouse=True)
-def set_num_threads() -> Iterator[Callable[[int], None]]:
-    """One thread: the steps are too small for two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
@@ -146,13 +137,13 @@ def test_large_scores_of_either_sign_stay_exact(variant: CpuVariant) -> None:
 @builds
 @dtypes
 def test_a_sequence_gets_the_same_numbers_in_any_company_and_on_any_threads(
-    variant: CpuVariant, dtype: torch.dtype, set_num_threads: Callable[[int], None]
+    variant: CpuVariant, dtype: torch.dtype
 ) -> None:
     contexts = [600, 5, 257, 1]
     step = make_paged_batch([(1, n) for n in contexts], head_dim=64, group=7, block_size=32, dtype=dtype)
-    set_num_threads(2)
+    torch.set_num_threads(2)
     together = attention(variant, step)
-    set_num_threads(1)
+    torch.set_num_threads(1)
     for seq, context_len in enumerate(contexts):
         alone = PagedBatch(
             batch=AttentionBatch.build(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,20 +17,12 @@ from baton_kernels.reference.reference_layers import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CONTEXT = 130
 
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_rows(num_rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> Tensor:

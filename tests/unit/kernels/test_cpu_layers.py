@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,16 +14,10 @@ from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKerne
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_back, transpose_v
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -15,16 +13,10 @@ from baton_kernels.interface.lora import LoraLayer, LoraMatrices, LoraTable
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.lora_adapters import make_layer, make_parts, reference
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 NUM_SLOTS = 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_case(

@@ -4,8 +4,6 @@ zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -20,19 +18,13 @@ from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_v
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 values = pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 SLICES = ((1, 97), (5, 40), (1, 33))
 SEEN_FROM = {0: 50, 1: 37}
 """By sequence: the position of the token that is broken."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def break_tokens(step: PagedBatch, side: int, value: float) -> PagedBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -26,21 +25,13 @@ from tests.unit.kernels.test_cpu_attention import (
     transpose_v,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 SCALES = LayerKVScales(k=0.37, v=2.9)
 SLICES = ((1, 1), (1, 97), (3, 3), (9, 70), (1, 64), (2, 9), (1, 300))
 formats = pytest.mark.parametrize("kv_dtype", FLOAT8, ids=str)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 scaled = pytest.mark.parametrize("scales", [UNSCALED, SCALES], ids=["", "scaled"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def with_new_tokens(step: PagedBatch, spread: float = 3.0) -> PagedBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -37,6 +36,8 @@ from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EMULATED_AVX512 = next(variant for variant in EMULATED if variant.name == "avx512-emulated")
 builds = pytest.mark.parametrize(
     "variant", [AMX, AVX512, AVX2, PLAIN, EMULATED_AMX, EMULATED_AVX512], ids=lambda variant: variant.name
@@ -47,14 +48,6 @@ TINY = 1e-40
 
 def _name(variant: CpuVariant | None) -> str:
     return "torch" if variant is None else variant.name
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def avx2_build(variant: CpuVariant) -> CpuLibrary:
