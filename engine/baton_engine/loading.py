@@ -1,4 +1,8 @@
-"""From a model's name to a runner with its weights and KV pool in memory."""
+"""From a model's name to a runner with its weights and KV pool in memory.
+
+Peak memory is the weights, the largest layer as the file has it and a small staging buffer; with a
+quantization while loading the largest layer in float32 and half of that again.
+"""
 
 from __future__ import annotations
 
@@ -193,21 +197,6 @@ class LoadedModel:
             )
             return
         runner.capture_decodes(self.settings.max_decode_rows, self.kv_cache.max_model_len)
-
-
-def load_runner(
-    settings: EngineSettings, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
-) -> LoadedEngine:
-    """Load the weights, size and allocate the KV pool, and warm the runner up.
-
-    Peak memory is the weights, the largest layer as the file has it and a small staging buffer; with a
-    quantization while loading the largest layer in float32 and half of that again.
-
-    Raises:
-        InvalidModelError: the model cannot be found or loaded.
-        InvalidConfigError: a setting cannot hold for this model and this machine.
-    """
-    return load_model(settings).start(allocate_pool, grammars)
 
 
 def load_model(

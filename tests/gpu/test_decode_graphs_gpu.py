@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_model, make_prompt
@@ -32,7 +32,7 @@ def load(folder: Path, *, enforce_eager: bool = False, dtype: str = "float32") -
         max_num_seqs=12,
         enforce_eager=enforce_eager,
     )
-    return load_runner(settings).runner
+    return load_model(settings).start().runner
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True], ids=["captured", "eager"])

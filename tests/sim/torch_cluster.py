@@ -15,7 +15,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
 from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector
@@ -147,7 +147,7 @@ class TorchCluster:
     def _start_worker(self, worker_id: str, role: Role, backend: Backend) -> None:
         placement = PoolPlacement(lambda spec: self._make_connector(spec, backend))
         settings = self._settings(role)
-        engine = load_runner(settings.engine, placement.allocate)
+        engine = load_model(settings.engine).start(placement.allocate)
         engine.runner.kv_pool.fill_(torch.nan)
         connector = placement.connector
         assert connector is not None

@@ -20,7 +20,7 @@ from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import invariant_kernels
-from baton_engine.loading import load_model, load_runner
+from baton_engine.loading import load_model
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.models.step_attention import StepAttention
@@ -212,7 +212,7 @@ def test_a_loaded_engine_tells_what_its_bits_depend_on(model_folder: ModelFolder
     settings = EngineSettings(model=str(model_folder("qwen2")), kv_cache=cache, batch_invariant=True)
     library = load_build()
     assert library is not None
-    numerics = load_runner(settings).numerics
+    numerics = load_model(settings).start().numerics
     assert numerics.startswith(library.name)
     assert numerics.endswith(f"torch-{torch.__version__} threads-{torch.get_num_threads()}")
 
@@ -223,7 +223,7 @@ def test_workers_of_all_numbers_of_ranks_pair_where_bits_are_the_same(model_fold
     settings = EngineSettings(
         model=str(model_folder("qwen2")), kv_cache=cache, batch_invariant=True, parallel=parallel
     )
-    numerics = load_runner(settings).numerics
+    numerics = load_model(settings).start().numerics
     assert numerics.endswith(f"torch-{torch.__version__}, any number of ranks")
     sizes = ParallelSizes(tensor=4, is_invariant=True)
     kernels = f"avx2 torch-{torch.__version__} threads-7"

@@ -10,7 +10,7 @@ import torch
 
 from baton_core.worker.step_plan import SequenceSlice
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner
@@ -29,7 +29,7 @@ def load(folder: Path, **settings: object) -> ModelRunner:
     chosen = EngineSettings(
         model=str(folder), block_size=BLOCK_SIZE, kv_cache=cache, max_num_seqs=16, **settings
     )
-    return load_runner(chosen).runner
+    return load_model(chosen).start().runner
 
 
 def run(runner: ModelRunner, batches: list[range]) -> Tokens:

@@ -17,7 +17,7 @@ import torch
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def load(folder: Path) -> None:
     settings = EngineSettings(
         model=str(folder), block_size=8, kv_cache=KVCacheSettings(kv_cache_memory_bytes=1 << 20)
     )
-    load_runner(settings)
+    load_model(settings).start()
 
 
 def is_refused(folder: Path) -> bool:

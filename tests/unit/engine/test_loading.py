@@ -17,7 +17,7 @@ from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps import runner
 from baton_engine.steps.decode_graphs import DecodeGraphs
@@ -33,7 +33,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable[[str], Path]) -> None:
     folder = model_folder("llama")
     cache = KVCacheSettings(kv_cache_memory_bytes=40 * 4096)
-    loaded = load_runner(EngineSettings(model=str(folder), block_size=8, kv_cache=cache))
+    loaded = load_model(EngineSettings(model=str(folder), block_size=8, kv_cache=cache)).start()
     assert (loaded.kv_cache.num_blocks, loaded.kv_cache.max_model_len) == (40, 320)
     assert loaded.runner.kv_pool.shape == (40, *loaded.kv_spec.block_shape)
     prompt = make_prompt(20)
@@ -46,7 +46,7 @@ def test_a_dynamic_rope_stretches_a_model_up_to_its_factor(tmp_path: Path) -> No
 
     def max_model_len(wanted: int | None) -> int:
         cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20, max_model_len=wanted)
-        return load_runner(EngineSettings(model=str(folder), kv_cache=cache)).kv_cache.max_model_len
+        return load_model(EngineSettings(model=str(folder), kv_cache=cache)).start().kv_cache.max_model_len
 
     assert [max_model_len(None), max_model_len(20), max_model_len(128)] == [32, 20, 128]
     with pytest.raises(InvalidConfigError, match="max_model_len is 129; allowed: at most 128"):
@@ -56,7 +56,7 @@ def test_a_dynamic_rope_stretches_a_model_up_to_its_factor(tmp_path: Path) -> No
 def test_a_block_may_hold_more_tokens_than_the_model_has_positions(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", "gpt2", max_position_embeddings=16)
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
-    loaded = load_runner(EngineSettings(model=str(folder), block_size=64, kv_cache=cache))
+    loaded = load_model(EngineSettings(model=str(folder), block_size=64, kv_cache=cache)).start()
     assert loaded.kv_cache.max_model_len == 16
 
 
@@ -69,7 +69,7 @@ def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str
 
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
     settings = EngineSettings(model=str(model_folder("qwen3")), dtype="bfloat16", kv_cache=cache)
-    loaded = load_runner(settings, allocate)
+    loaded = load_model(settings).start(allocate)
     assert [pool.data_ptr() for pool in pools] == [loaded.runner.kv_pool.data_ptr()]
     assert loaded.runner.kv_pool.dtype is torch.bfloat16
 
@@ -90,7 +90,7 @@ def test_a_model_that_may_need_the_host_runs_eagerly_and_the_log_says_so_once(
 ) -> None:
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
     with caplog.at_level("INFO", "baton_engine.loading"):
-        loaded = load_runner(EngineSettings(model=str(model_folder(variant)), kv_cache=cache))
+        loaded = load_model(EngineSettings(model=str(model_folder(variant)), kv_cache=cache)).start()
     assert [line for line in caplog.messages if "eagerly" in line] == [
         "decode steps run eagerly: on this device the model in torch.float32 may need the host within a step"
     ]
@@ -134,7 +134,7 @@ def test_a_failed_capture_names_the_setting_at_fault(
 
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
     with pytest.raises(InvalidConfigError, match=message):
-        load_runner(EngineSettings(model=str(model_folder(variant)), kv_cache=cache))
+        load_model(EngineSettings(model=str(model_folder(variant)), kv_cache=cache)).start()
 
 
 def test_a_block_size_of_zero_is_refused() -> None:
@@ -211,7 +211,7 @@ def test_a_device_that_torch_cannot_use_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InvalidConfigError, match=r"device is 'cuda'; allowed: auto, cpu \(torch"):
         resolve_device("cuda")
     with pytest.raises(InvalidConfigError, match="device is 'tpu'; allowed: auto, cpu, cuda"):
-        load_runner(EngineSettings(model="m", device="tpu"))
+        load_model(EngineSettings(model="m", device="tpu")).start()
 
 
 def test_a_changed_element_type_is_logged(

@@ -13,7 +13,7 @@ import pytest
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import load_runner
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner
@@ -156,7 +156,7 @@ def test_warm_up_leaves_no_block_changed_but_the_first_which_is_zero(
 def load(folder: Path, **settings: Any) -> ModelRunner:
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20, max_num_batched_tokens=64)
     chosen = EngineSettings(model=str(folder), block_size=BLOCK_SIZE, kv_cache=cache, **settings)
-    return load_runner(chosen).runner
+    return load_model(chosen).start().runner
 
 
 @pytest.mark.usefixtures("needs_build")
@@ -204,7 +204,7 @@ def test_the_library_of_grammars_is_loaded_and_a_grammar_followed(
 
     grammars = Grammars(tmp_path, 512, (1,))
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
-    load_runner(EngineSettings(model=str(model_folder("llama")), kv_cache=cache), grammars=grammars)
+    load_model(EngineSettings(model=str(model_folder("llama")), kv_cache=cache)).start(grammars=grammars)
     assert "xgrammar" in sys.modules
     assert followed
     assert set(followed) == {GRAMMAR}
