@@ -17,10 +17,9 @@ from torch.nn import functional
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import Int8LinearArgs, QuantizeArgs
 from baton_kernels.cpu.memory import RESULTS
-from baton_kernels.cpu.packed import pack
+from baton_kernels.cpu.packed import PanelProduct, pack
 from baton_kernels.cpu.structs import LARGEST_CODE
 from baton_kernels.cpu.variants import CpuVariant
-from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _LARGEST_PRODUCT: Final = LARGEST_CODE * (LARGEST_CODE + 1)
@@ -89,8 +88,8 @@ def quantize_with(library: CpuLibrary, x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-class PackedInt8Product:
-    """A layer whose weight lies in panels of outputs, four inputs of each side by side."""
+class PackedInt8Product(PanelProduct):
+    """Four inputs of each output lie side by side; takes rows of float32 or bfloat16 and returns the like."""
 
     def __init__(self, library: CpuLibrary, weight: QuantizedWeight, bias: Tensor | None) -> None:
         self._library = library
@@ -108,18 +107,6 @@ class PackedInt8Product:
     @property
     def packed_bytes(self) -> int:
         return self._packed_weight.nbytes + self._offsets.nbytes + self._scales.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Take rows of float32 or bfloat16 and return the same type."""
-        return self._run(x, self._out_features, NOT_GATED)
-
-    def gates(self, function: Function) -> bool:
-        """As `PackedProduct.gates`."""
-        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
-
-    def gated(self, function: Function, x: Tensor) -> Tensor:
-        """As `PackedProduct.gated`."""
-        return self._run(x, self._out_features // 2, function)
 
     def _run(self, x: Tensor, width: int, function: int) -> Tensor:
         if x.stride(-1) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_int64
 from pathlib import Path
 from typing import NamedTuple
@@ -51,21 +52,15 @@ class CpuLibrary:
 
     def packed_layout(self, dtype: torch.dtype) -> PackedLayout:
         """Return the layout of packed weights of `dtype`."""
-        layout = (c_int64 * 3)()
-        self._library.baton_packed_layout(dtype == torch.bfloat16, layout)
-        return PackedLayout(*layout)
+        return _read(self._library.baton_packed_layout, dtype == torch.bfloat16)
 
     def quantized_layout(self, dtype: torch.dtype) -> PackedLayout:
         """Return the layout of the codes of quantized weights for rows of `dtype`."""
-        layout = (c_int64 * 3)()
-        self._library.baton_quantized_layout(dtype == torch.bfloat16, layout)
-        return PackedLayout(*layout)
+        return _read(self._library.baton_quantized_layout, dtype == torch.bfloat16)
 
     def int8_layout(self) -> PackedLayout:
         """Return the layout of weights of 8-bit integers that are multiplied with such rows."""
-        layout = (c_int64 * 3)()
-        self._library.baton_int8_layout(layout)
-        return PackedLayout(*layout)
+        return _read(self._library.baton_int8_layout)
 
     def run(self, args: ctypes.Structure) -> None:
         """Run the kernel that takes this struct; mutates the arrays that the struct calls results.
@@ -85,6 +80,12 @@ class CpuLibrary:
                 raise IndexError("a row is out of range")
             case Status.RANK_LOST:
                 raise TimeoutError("a rank did not come")
+
+
+def _read(write_layout: Callable[..., object], *args: object) -> PackedLayout:
+    layout = (c_int64 * 3)()
+    write_layout(*args, layout)
+    return PackedLayout(*layout)
 
 
 def _check_layout(library: ctypes.CDLL, name: str) -> None:

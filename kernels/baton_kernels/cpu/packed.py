@@ -6,6 +6,7 @@ not depend on the rows beside it, nor on how many they are.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import torch
@@ -24,7 +25,29 @@ _SIGNLESS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 """By the size of what lies side by side in a panel for one output, in bytes."""
 
 
-class PackedProduct:
+class PanelProduct(ABC):
+    """A layer whose weight lies in panels of outputs."""
+
+    _out_features: int
+    _panel_width: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x, self._out_features, NOT_GATED)
+
+    def gates(self, function: Function) -> bool:
+        """Say whether it has `gated` of that function: the outputs are two halves of whole panels."""
+        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
+        return self._run(x, self._out_features // 2, function)
+
+    @abstractmethod
+    def _run(self, x: Tensor, width: int, function: int) -> Tensor:
+        """Return `[num_rows, width]`; `function` is a `Function` or `NOT_GATED`."""
+
+
+class PackedProduct(PanelProduct):
     """`x @ weight.T + bias` with a packed copy of the weight.
 
     `weight` is `[out_features, in_features]`, float32 or bfloat16.
@@ -47,17 +70,6 @@ class PackedProduct:
     @property
     def packed_bytes(self) -> int:
         return self._packed_weight.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._run(x, self._out_features, NOT_GATED)
-
-    def gates(self, function: Function) -> bool:
-        """Say whether it has `gated` of that function: the outputs are two halves of whole panels."""
-        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
-
-    def gated(self, function: Function, x: Tensor) -> Tensor:
-        """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
-        return self._run(x, self._out_features // 2, function)
 
     def _run(self, x: Tensor, width: int, function: int) -> Tensor:
         out = RESULTS.empty((len(x), width), x.dtype)

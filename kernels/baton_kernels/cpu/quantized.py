@@ -18,8 +18,7 @@ from baton_kernels.cpu.int8 import quantize_with
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import CodeLayout, QuantizedLinearArgs, RoundInputsArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
-from baton_kernels.cpu.packed import pack
-from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
+from baton_kernels.cpu.packed import PanelProduct, pack
 from baton_kernels.interface.quantized import (
     TABLES,
     Element,
@@ -44,7 +43,7 @@ _LAYOUTS: Final = {Element.E4M3: CodeLayout.FLOAT8, Element.INT8: CodeLayout.INT
 _EXACT_IN_BFLOAT16: Final = (torch.bfloat16, torch.float8_e8m0fnu, torch.float8_e4m3fn)
 
 
-class QuantizedProduct:
+class QuantizedProduct(PanelProduct):
     """`x @ weight.T + bias` of a quantized weight, for rows of one dtype, float32 or bfloat16."""
 
     def __init__(
@@ -76,17 +75,6 @@ class QuantizedProduct:
     def packed_bytes(self) -> int:
         kept = (self._codes, self._scales, self._zeros, self._output_scales)
         return sum(tensor.nbytes for tensor in kept if tensor is not None)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._run(x, self._out_features, NOT_GATED)
-
-    def gates(self, function: Function) -> bool:
-        """Say whether it has `gated` of that function: the outputs are two halves of whole panels."""
-        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
-
-    def gated(self, function: Function, x: Tensor) -> Tensor:
-        """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
-        return self._run(x, self._out_features // 2, function)
 
     def _run(self, x: Tensor, width: int, function: int) -> Tensor:
         out = RESULTS.empty((len(x), width), x.dtype)
