@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,10 +19,9 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
-from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
-from baton_engine.steps.decode_inputs import DecodeInputs, is_replayable
+from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_kernels.interface.kernels import AttentionKernels
 
 logger = logging.getLogger(__name__)
@@ -61,11 +59,9 @@ class DecodeGraphs:
         kv_pool: Tensor,
         spec: KVSpec,
         inputs: DecodeInputs,
-        adapters: AdapterBank | None = None,
     ) -> None:
         self._model = model
         self._inputs = inputs
-        self._adapters = adapters
         self._attentions = {
             size: StepAttention(kernels, kv_pool, spec, inputs.batches(size))
             for size in capture_sizes(inputs.max_num_seqs)
@@ -75,10 +71,8 @@ class DecodeGraphs:
         self._capture_all()
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
-        """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
-        return len(slices) <= self._inputs.max_num_seqs and all(
-            is_replayable(piece, self._adapters) for piece in slices
-        )
+        """Say whether a step is replayed."""
+        return self._inputs.takes(slices)
 
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:
         """Return the final hidden states `[num_seqs, hidden_size]`, valid until the next step.
@@ -88,10 +82,7 @@ class DecodeGraphs:
         """
         size = min(size for size in self._attentions if size >= len(slices))
         self._inputs.fill(slices, size, sampled)
-        has_adapters = self._adapters is not None and any(piece.adapter for piece in slices)
-        if self._adapters is not None and has_adapters:
-            self._inputs.fill_adapters([self._adapters.slot(piece.adapter) for piece in slices], size)
-        captured = self._captured[size, has_adapters]
+        captured = self._captured[size, any(piece.adapter for piece in slices)]
         captured.graph.replay()
         return captured.hidden[: len(slices)]
 
@@ -99,13 +90,11 @@ class DecodeGraphs:
     def _capture_all(self) -> None:
         """Largest first, in one memory pool, so that all smaller ones find room in its memory."""
         memory = torch.cuda.graph_pool_handle()
-        kinds = (False,) if self._adapters is None else (False, True)
+        kinds = (False,) if self._inputs.adapters is None else (False, True)
         for size, attention in reversed(self._attentions.items()):
             for has_adapters in kinds:
-                slots = self._inputs.adapter_slots[:size]
-                adapters = self._adapters if has_adapters else None
                 try:
-                    with nullcontext() if adapters is None else adapters.reading(slots):
+                    with self._inputs.adapting(size, has_adapters=has_adapters):
                         self._captured[size, has_adapters] = self._capture(size, attention, memory)
                 except torch.OutOfMemoryError:
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +29,18 @@ class DecodeInputs:
     """
 
     def __init__(
-        self, spec: KVSpec, max_num_seqs: int, max_model_len: int, device: torch.device | str = "cpu"
+        self,
+        spec: KVSpec,
+        max_num_seqs: int,
+        max_model_len: int,
+        device: torch.device | str = "cpu",
+        adapters: AdapterBank | None = None,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self._spec = spec
         self._max_model_len = max_model_len
+        self.adapters = adapters
+        """None where steps with adapters are not captured."""
         num_groups, width = len(spec.groups), -(-max_model_len // spec.block_size)
         self._integers_shape = (2 + num_groups, max_num_seqs)
         self._tables_shape = (max_num_seqs, num_groups, width)
@@ -48,8 +56,16 @@ class DecodeInputs:
         self._seq_lens = self._view(self._lens_start, (max_num_seqs,), torch.int32)
         self._tables = self._view(self._tables_start, self._tables_shape, torch.int32)
         self._query_start = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-        self.adapter_slots = torch.full((max_num_seqs,), NO_SLOT, dtype=torch.int32, device=device)
-        """The slot of each sequence's adapter."""
+        self._adapter_slots = torch.full((max_num_seqs,), NO_SLOT, dtype=torch.int32, device=device)
+
+    def takes(self, slices: Sequence[SequenceSlice]) -> bool:
+        """Say whether a step may be replayed: one token of each sequence, no embeddings, and not too many."""
+        return len(slices) <= self.max_num_seqs and all(
+            piece.num_scheduled_tokens == 1
+            and not piece.embeds
+            and not (piece.adapter and self.adapters is None)
+            for piece in slices
+        )
 
     def batches(self, size: int) -> list[AttentionBatch]:
         """Views of the first `size` places, one per KV group; their host-side contexts are the longest."""
@@ -68,7 +84,7 @@ class DecodeInputs:
         ]
 
     def fill(self, slices: Sequence[SequenceSlice], size: int, sampled: Tensor | None = None) -> None:
-        """Put slices of one token each into the first places, and padding behind them up to `size`.
+        """Put slices of one token each, and their adapters, into the first places, and padding up to `size`.
 
         One copy from pinned memory, in stream order; the host memory stays alive until it is done. Where
         the slices' tokens are not known yet, `sampled` `[num_slices] int64` holds them on the device.
@@ -78,12 +94,17 @@ class DecodeInputs:
         self._buffer[: len(host)].copy_(host, non_blocking=True)
         if sampled is not None:
             self.token_ids[: len(sampled)] = sampled
+        if self.adapters is not None and any(piece.adapter for piece in slices):
+            slots = [self.adapters.slot(piece.adapter) for piece in slices]
+            slots += [NO_SLOT] * (size - len(slots))
+            host = torch.tensor(slots, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
+            self._adapter_slots[:size].copy_(host, non_blocking=True)
 
-    def fill_adapters(self, slots: Sequence[int], size: int) -> None:
-        """Put the slots of adapters into the first places, and none behind them up to `size`."""
-        padded = [*slots, *[NO_SLOT] * (size - len(slots))]
-        host = torch.tensor(padded, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
-        self.adapter_slots[:size].copy_(host, non_blocking=True)
+    def adapting(self, size: int, *, has_adapters: bool) -> AbstractContextManager[None]:
+        """Have layers add the deltas of the adapters of the first `size` sequences, if some have one."""
+        if self.adapters is None or not has_adapters:
+            return nullcontext()
+        return self.adapters.reading(self._adapter_slots[:size])
 
     def _pack(self, host: NDArray[np.uint8], slices: Sequence[SequenceSlice]) -> None:
         num_seqs = len(slices)
@@ -109,14 +130,6 @@ class DecodeInputs:
     def _view(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         num_bytes = dtype.itemsize * int(np.prod(shape))
         return self._buffer[start : start + num_bytes].view(dtype).view(shape)
-
-
-def is_replayable(piece: SequenceSlice, adapters: AdapterBank | None) -> bool:
-    """Say whether a slice's step may be replayed: it is one token without embeddings of its own.
-
-    `adapters` is None where steps with adapters are not captured.
-    """
-    return piece.num_scheduled_tokens == 1 and not piece.embeds and not (piece.adapter and adapters is None)
 
 
 def _as_array(host: NDArray[np.uint8], shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:

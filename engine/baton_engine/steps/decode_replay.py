@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,10 +18,9 @@ from torch import Tensor
 
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
-from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
-from baton_engine.steps.decode_inputs import DecodeInputs, is_replayable
+from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_kernels.cpu.graph_replay import GraphReplay, NotRecordableError
 from baton_kernels.interface.kernels import AttentionKernels
 
@@ -52,7 +50,6 @@ class DecodeReplay:
         kv_pool: Tensor,
         spec: KVSpec,
         inputs: DecodeInputs,
-        adapters: AdapterBank | None = None,
         *,
         is_alone: bool = True,
     ) -> None:
@@ -61,19 +58,14 @@ class DecodeReplay:
         self._kv_pool = kv_pool
         self._spec = spec
         self._inputs = inputs
-        self._adapters = adapters
         self._is_alone = is_alone
         self._is_recordable = True
         self._graphs: dict[_Kind, tuple[GraphReplay, Tensor, StepAttention]] = {}
         """By kind of step: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
-        """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
-        return (
-            self._is_recordable
-            and len(slices) <= self._inputs.max_num_seqs
-            and all(is_replayable(piece, self._adapters) for piece in slices)
-        )
+        """Say whether a step is replayed."""
+        return self._is_recordable and self._inputs.takes(slices)
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:
@@ -83,9 +75,6 @@ class DecodeReplay:
         """
         kind = _Kind(len(slices), any(piece.adapter for piece in slices))
         self._inputs.fill(slices, kind.num_seqs, sampled)
-        if kind.has_adapters and self._adapters is not None:
-            slots = [self._adapters.slot(piece.adapter) for piece in slices]
-            self._inputs.fill_adapters(slots, kind.num_seqs)
         if kind not in self._graphs:
             return self._record(kind)
         graph, hidden, _ = self._graphs[kind]
@@ -126,7 +115,5 @@ class DecodeReplay:
 
     def _compute(self, kind: _Kind, attention: StepAttention) -> Tensor:
         token_ids = self._inputs.token_ids[: kind.num_seqs]
-        slots = self._inputs.adapter_slots[: kind.num_seqs]
-        adapters = self._adapters if kind.has_adapters else None
-        with nullcontext() if adapters is None else adapters.reading(slots):
+        with self._inputs.adapting(kind.num_seqs, has_adapters=kind.has_adapters):
             return self._model.forward(token_ids, attention)

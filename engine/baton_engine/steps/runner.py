@@ -89,9 +89,9 @@ class ModelRunner:
         """
         is_cpu = self.model.device.type == "cpu"
         max_num_rows = min(max_num_rows, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
-        inputs = DecodeInputs(self.spec, max_num_rows, max_model_len, self.model.device)
         adapters = self.adapters if self.adapters is not None and self.adapters.is_capturable else None
-        parts = self.model, self._kernels, self._own_pool, self.spec, inputs, adapters
+        inputs = DecodeInputs(self.spec, max_num_rows, max_model_len, self.model.device, adapters)
+        parts = self.model, self._kernels, self._own_pool, self.spec, inputs
         self._captured = (
             DecodeReplay(*parts, is_alone=self._ranks.is_alone) if is_cpu else DecodeGraphs(*parts)
         )
