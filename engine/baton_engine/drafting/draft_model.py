@@ -57,9 +57,9 @@ class DraftModel:
     def __init__(self, runner: ModelRunner, num_blocks: int, max_model_len: int) -> None:
         self._runner = runner
         self._max_model_len = max_model_len
-        self._blocks = DraftBlocks(runner.spec, num_blocks)
         self._num_computed: dict[SeqId, int] = {}
         """Tokens of each sequence that has blocks, as far as the model has computed them."""
+        self._blocks = DraftBlocks(runner.spec, num_blocks, self._num_computed)
 
     def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
         """Begin to draft behind a step that is launched; what is returned takes the step's result."""
@@ -68,7 +68,7 @@ class DraftModel:
     def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Return the result of a step with the drafts that its plan orders."""
         for seq_id in plan.ended:
-            self._drop(seq_id)
+            self._blocks.drop(seq_id)
         begun_s = time.perf_counter()
         self._blocks.begin_step()
         drafts = [
@@ -96,29 +96,19 @@ class DraftModel:
         """Return a draft without tokens; None where the sequence is not known so far, or has no room."""
         seq_id = piece.seq_id
         if order.start not in (0, self._num_computed.get(seq_id, 0)):
-            self._drop(seq_id)
+            self._blocks.drop(seq_id)
             return None
         token_ids = (*order.token_ids, *sampled)
         num_tokens = order.start + len(token_ids)
         num_wanted = min(order.num_tokens, self._max_model_len - num_tokens)
-        if num_wanted < 1 or not self._reserve(seq_id, num_tokens + num_wanted - 1):
-            self._drop(seq_id)
+        if num_wanted < 1 or not self._blocks.reserve(seq_id, num_tokens + num_wanted - 1):
+            self._blocks.drop(seq_id)
             return None
         self._num_computed[seq_id] = order.start
         sample = msgspec.structs.replace(piece.samples[0], position=num_tokens, logprobs=None, history=None)
         return _Drafted(
             number=number, seq_id=seq_id, token_ids=token_ids, sample=sample, num_wanted=num_wanted
         )
-
-    def _reserve(self, seq_id: SeqId, num_tokens: int) -> bool:
-        has_room, lost = self._blocks.reserve(seq_id, num_tokens)
-        for other in lost:
-            self._num_computed.pop(other, None)
-        return has_room
-
-    def _drop(self, seq_id: SeqId) -> None:
-        self._num_computed.pop(seq_id, None)
-        self._blocks.drop(seq_id)
 
     def _compute_contexts(self, drafts: Iterable[_Drafted]) -> None:
         """Compute all but the last few tokens of long contexts, chunk by chunk."""

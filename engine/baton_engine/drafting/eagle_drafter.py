@@ -97,8 +97,8 @@ class EagleDrafter:
         self._head = head
         self._taps = taps
         self._max_model_len = max_model_len
-        self._blocks = DraftBlocks(runner.spec, num_blocks)
         self._followed: dict[SeqId, _Followed] = {}
+        self._blocks = DraftBlocks(runner.spec, num_blocks, self._followed)
         self._unfollowed: deque[tuple[StepPlan, Tensor, StepResult]] = deque(maxlen=MAX_UNFOLLOWED)
         """The latest steps, none with an order or a prompt, and the states of their tokens."""
         self._num_unordered = 0
@@ -145,7 +145,7 @@ class EagleDrafter:
     def _pass_over(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Forget the sequences that are over; returns the result as it is."""
         for seq_id in plan.ended:
-            self._drop(seq_id)
+            self._blocks.drop(seq_id)
         return result
 
     def _follow_step(self, plan: StepPlan, states: Tensor, result: StepResult, present: Set[SeqId]) -> None:
@@ -154,7 +154,7 @@ class EagleDrafter:
         for number, piece in enumerate(plan.slices):
             rows, row = states[row : row + piece.num_scheduled_tokens], row + piece.num_scheduled_tokens
             if piece.embeds or number in result.failures:
-                self._drop(piece.seq_id)
+                self._blocks.drop(piece.seq_id)
             elif piece.seq_id in present:
                 self._follow(piece, result.sampled[number], rows)
 
@@ -178,7 +178,7 @@ class EagleDrafter:
         one.end = start + num_right
 
     def _restart(self, seq_id: SeqId, start: int) -> _Followed:
-        self._drop(seq_id)
+        self._blocks.drop(seq_id)
         one = self._followed[seq_id] = _Followed(start=start, end=start)
         return one
 
@@ -191,8 +191,8 @@ class EagleDrafter:
                 continue
             num_tokens = one.num_computed + one.num_pending
             num_wanted = min(piece.order.num_tokens, self._max_model_len - num_tokens)
-            if num_wanted < 1 or not self._reserve(piece.seq_id, num_tokens + num_wanted - 1):
-                self._drop(piece.seq_id)
+            if num_wanted < 1 or not self._blocks.reserve(piece.seq_id, num_tokens + num_wanted - 1):
+                self._blocks.drop(piece.seq_id)
                 continue
             self._shorten(piece.seq_id, one, MAX_CHUNK)
             begun.append((number, piece, num_wanted))
@@ -253,10 +253,10 @@ class EagleDrafter:
             one = self._followed.get(piece.seq_id)
             if one is None or one.num_pending <= MAX_PENDING:
                 continue
-            if self._reserve(piece.seq_id, one.num_computed + one.num_pending):
+            if self._blocks.reserve(piece.seq_id, one.num_computed + one.num_pending):
                 self._shorten(piece.seq_id, one, 0)
             else:
-                self._drop(piece.seq_id)
+                self._blocks.drop(piece.seq_id)
 
     def _shorten(self, seq_id: SeqId, one: _Followed, most: int) -> None:
         """Compute the first pending tokens of a sequence, until at most `most` are left."""
@@ -279,16 +279,6 @@ class EagleDrafter:
     def _run(self, slices: Sequence[SequenceSlice], inputs: Sequence[Tensor]) -> StepResult:
         self._head.put_inputs(torch.cat(list(inputs)))
         return self._runner.execute(StepPlan(step_id=0, slices=tuple(slices)))
-
-    def _reserve(self, seq_id: SeqId, num_tokens: int) -> bool:
-        has_room, lost = self._blocks.reserve(seq_id, num_tokens)
-        for other in lost:
-            self._followed.pop(other, None)
-        return has_room
-
-    def _drop(self, seq_id: SeqId) -> None:
-        self._followed.pop(seq_id, None)
-        self._blocks.drop(seq_id)
 
 
 def _is_decode(plan: StepPlan) -> bool:
