@@ -55,11 +55,13 @@ def _read_json(path: Path, allowed: str) -> object:
     except FileNotFoundError:
         raise InvalidModelError(f"{path} is missing; allowed: a model folder that holds it") from None
     except OSError as error:
-        raise InvalidModelError(
-            f"{path} cannot be read ({error.strerror}); allowed: a readable file"
-        ) from None
+        raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{path} is not JSON ({error}); allowed: {allowed}") from None
+
+
+def unreadable(path: Path, error: OSError) -> InvalidModelError:
+    return InvalidModelError(f"{path} cannot be read ({error.strerror}); allowed: a readable file")
 
 
 class ConfigFields:

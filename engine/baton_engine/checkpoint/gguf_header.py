@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.config_fields import unreadable
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -99,9 +100,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
         with path.open("rb") as file:
             return _HeaderReader(path, file).read()
     except OSError as error:
-        raise InvalidModelError(
-            f"{path} cannot be read ({error.strerror}); allowed: a readable file"
-        ) from None
+        raise unreadable(path, error) from None
 
 
 class _HeaderReader:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton_core.errors import InvalidModelError
-from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.config_fields import read_json_object, unreadable
 
 _SAFETENSORS: Final = "model.safetensors"
 _TORCH: Final = "pytorch_model.bin"
@@ -137,9 +137,7 @@ def _read_json_header(path: Path) -> bytes:
             is_possible = 0 < length <= min(_MAX_HEADER_BYTES, path.stat().st_size)
             header = file.read(length) if is_possible else b""
     except OSError as error:
-        raise InvalidModelError(
-            f"{path} cannot be read ({error.strerror}); allowed: a readable file"
-        ) from None
+        raise unreadable(path, error) from None
     if not header or len(header) < length:
         raise InvalidModelError(f"{path} has no complete header; allowed: a whole safetensors file")
     return header
@@ -159,9 +157,7 @@ def read_entries(path: Path) -> dict[str, TensorEntry]:
         described.pop("__metadata__", None)
         entries = {name: _entry(path, data_start, value) for name, value in described.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidModelError(
-            f"{path} has a damaged header ({error!r:.200}); allowed: a safetensors file"
-        ) from None
+        raise _damaged(path, error) from None
     expected = _end_of_tensors(path, data_start, entries)
     size = path.stat().st_size
     if size != expected:
@@ -178,12 +174,14 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         metadata = json.loads(_read_json_header(path)).get("__metadata__", {})
     except (ValueError, AttributeError, RecursionError) as error:
-        raise InvalidModelError(
-            f"{path} has a damaged header ({error!r:.200}); allowed: a safetensors file"
-        ) from None
+        raise _damaged(path, error) from None
     if not isinstance(metadata, dict) or any(not isinstance(text, str) for text in metadata.values()):
         raise InvalidModelError(f"{path}: __metadata__ is {metadata!r:.200}; allowed: texts by their names")
     return metadata
+
+
+def _damaged(path: Path, error: Exception) -> InvalidModelError:
+    return InvalidModelError(f"{path} has a damaged header ({error!r:.200}); allowed: a safetensors file")
 
 
 def _end_of_tensors(path: Path, data_start: int, entries: dict[str, TensorEntry]) -> int:
