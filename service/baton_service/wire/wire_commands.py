@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import assert_never
 
 from baton_core.errors import InvalidRequestError
@@ -120,9 +121,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
 
 
 def _encode_adapter(adapter: Adapter | None) -> pb.Adapter | None:
-    if adapter is None:
-        return None
-    return pb.Adapter(name=adapter.name, digest=adapter.digest, path=adapter.path, number=adapter.number)
+    return None if adapter is None else pb.Adapter(**asdict(adapter))
 
 
 def _decode_adapter(adapter: pb.Adapter) -> Adapter:
@@ -176,13 +175,7 @@ def _decode_resumed(resumed: Iterable[pb.OutputSoFar], n: int) -> tuple[OutputSo
 
 
 def _encode_thinking(thinking: ThinkingBudget | None) -> pb.Thinking | None:
-    if thinking is None:
-        return None
-    return pb.Thinking(
-        num_tokens=thinking.num_tokens,
-        start_token_ids=thinking.start_token_ids,
-        end_token_ids=thinking.end_token_ids,
-    )
+    return None if thinking is None else pb.Thinking(**asdict(thinking))
 
 
 def _decode_thinking(thinking: pb.Thinking) -> ThinkingBudget:

@@ -31,13 +31,13 @@ def encode_logprobs(positions: Iterable[PositionLogprobs]) -> list[pb.TokenLogpr
     ]
 
 
-def decode_logprobs(field: str, positions: Iterable[pb.TokenLogprobs]) -> tuple[PositionLogprobs, ...]:
+def decode_logprobs(positions: Iterable[pb.TokenLogprobs]) -> tuple[PositionLogprobs, ...]:
     """Read positions.
 
     Raises:
         InvalidRequestError: one is empty, its lists are not equally long, or it has no numbers.
     """
-    return tuple(_decode_position(field, position) for position in positions)
+    return tuple(map(_decode_position, positions))
 
 
 def encode_prompt_logprobs(message: PromptLogprobs) -> pb.PromptLogprobs:
@@ -86,15 +86,15 @@ def split_prompt_logprobs(message: PromptLogprobs) -> Iterator[PromptLogprobs]:
         start += len(entries)
 
 
-def _decode_position(field: str, position: pb.TokenLogprobs) -> PositionLogprobs:
+def _decode_position(position: pb.TokenLogprobs) -> PositionLogprobs:
     lengths = {len(position.token_ids), len(position.logprobs), len(position.ranks)}
     if len(lengths) > 1 or 0 in lengths:
-        raise InvalidRequestError(field, sorted(lengths), "lists of one length, 1 or more")
+        raise InvalidRequestError("logprobs", sorted(lengths), "lists of one length, 1 or more")
     logprobs = tuple(position.logprobs)
     if isnan(sum(logprobs)):
-        raise InvalidRequestError(field, float("nan"), "logarithms of probabilities")
+        raise InvalidRequestError("logprobs", float("nan"), "logarithms of probabilities")
     return PositionLogprobs(
-        token_ids=checked_token_ids(field, position.token_ids),
+        token_ids=checked_token_ids("logprobs", position.token_ids),
         logprobs=logprobs,
         ranks=tuple(position.ranks),
     )

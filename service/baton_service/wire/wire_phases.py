@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import checked_code, checked_name, checked_number
 
 
 def encode_phase_report(report: PhaseReport) -> pb.PhaseReport:
-    sources = report.sources
     return pb.PhaseReport(
         request_id=report.request_id,
         phases=[
@@ -24,12 +25,7 @@ def encode_phase_report(report: PhaseReport) -> pb.PhaseReport:
             )
             for phase in report.phases
         ],
-        sources=pb.TokenSources(
-            num_computed=sources.num_computed,
-            num_local_cache=sources.num_local_cache,
-            num_remote=sources.num_remote,
-            num_recomputed=sources.num_recomputed,
-        ),
+        sources=pb.TokenSources(**asdict(report.sources)),
         num_left_out=report.num_left_out,
         sent_s=report.sent_s,
         traceparent=report.traceparent,

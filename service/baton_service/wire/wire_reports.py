@@ -214,7 +214,7 @@ def _decode_outputs(outputs: Iterable[pb.SequenceOutput]) -> tuple[SequenceOutpu
             token_ids=_checked_output(output.token_ids),
             finish_reason=decode_finish_reason(output.finish_reason),
             stop_token_id=decode_stop_token(output),
-            logprobs=decode_logprobs("logprobs", output.logprobs) if output.logprobs else (),
+            logprobs=decode_logprobs(output.logprobs) if output.logprobs else (),
         )
         for output in outputs
     )

@@ -98,5 +98,5 @@ def _with_details(output: SequenceOutput, details: pb.OutputDetails) -> Sequence
         output,
         finish_reason=decode_finish_reason(details.finish_reason),
         stop_token_id=decode_stop_token(details),
-        logprobs=decode_logprobs("logprobs", details.logprobs),
+        logprobs=decode_logprobs(details.logprobs),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from baton_core.errors import InvalidRequestError
 from baton_core.model.model_description import (
     MAX_CONFIG_CHARACTERS,
@@ -156,14 +158,7 @@ def encode_load(load: WorkerLoad) -> pb.Load:
         is_role_fixed=load.is_role_fixed,
         weights=load.weights,
         fault=load.fault,
-        rates=pb.Rates(
-            prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
-            decode_step_s=load.rates.decode_step_s,
-            pull_bytes_per_s=load.rates.pull_bytes_per_s,
-            num_prefill_steps=load.rates.num_prefill_steps,
-            num_decode_steps=load.rates.num_decode_steps,
-            num_pulls=load.rates.num_pulls,
-        ),
+        rates=pb.Rates(**asdict(load.rates)),
         adapters=load.adapters,
         loading_adapters=load.loading_adapters,
         adapter_load_s=load.adapter_load_s,
