@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from baton.processes.banner import Announcement, Place
 from baton.processes.gpu_binding import GpuShare
@@ -19,7 +18,7 @@ from baton.processes.restarts import is_start_hopeless
 from baton.processes.router_group import RouterGroup
 from baton.processes.supervised_router import SupervisedRouter
 from baton.processes.supervised_worker import SupervisedWorker, WorkerReports
-from baton.processes.tasks import cancel, cancelled_at_end
+from baton.processes.tasks import cancel, cancelled_at_end, ends_before
 from baton_core.errors import InvalidConfigError
 from baton_service.process import report, report_update
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
@@ -115,9 +114,7 @@ async def serve(cluster: LocalCluster) -> int:
         announce=lambda addresses, began_s: _announcement(cluster, addresses, began_s, has_served.set),
     )
     async with cancelled_at_end(router.run()) as router_task:
-        started: list[asyncio.Future[Any]] = [router_task, router.bound]
-        await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-        if router_task.done():
+        if await ends_before(router_task, router.bound):
             return router_task.result()
         addresses = router.bound.result()
         report(cluster.report_fd, address=addresses["address"], http_address=addresses["http_address"])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from baton.processes.banner import Announcement
 from baton.processes.supervised_router import SupervisedRouter
-from baton.processes.tasks import cancel, cancelled_at_end
+from baton.processes.tasks import cancel, cancelled_at_end, ends_before
 from baton_service.process import report
 
 STOP_WITHIN_S: Final = 10.0
@@ -51,9 +51,7 @@ class RouterGroup:
         with tempfile.TemporaryDirectory(prefix="baton-router-") as folder:
             first = self._process(0, folder, self._announce)
             async with cancelled_at_end(first.run()) as running:
-                started: list[asyncio.Future[Any]] = [running, first.bound]
-                await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-                if running.done():
+                if await ends_before(running, first.bound):
                     return running.result()
                 return await self._run_others(running, first.bound.result(), folder)
 
@@ -102,9 +100,7 @@ async def serve_group(
     """
     group = RouterGroup(args, num_processes, stop_within_s=stop_within_s)
     async with cancelled_at_end(group.run()) as running:
-        started: list[asyncio.Future[Any]] = [running, group.bound]
-        await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
+        if not await ends_before(running, group.bound):
             addresses = group.bound.result()
             report(report_fd, address=addresses["address"], http_address=addresses["http_address"])
             _log.info("%d processes serve these ports", num_processes)

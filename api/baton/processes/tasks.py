@@ -26,3 +26,10 @@ async def cancelled_at_end(work: Coroutine[Any, Any, T]) -> AsyncIterator[asynci
         yield task
     finally:
         await cancel([task])
+
+
+async def ends_before(task: asyncio.Task[Any], bound: asyncio.Future[Any]) -> bool:
+    """Wait until one of both is done; True if it is the task."""
+    both: list[asyncio.Future[Any]] = [task, bound]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    return task.done()
