@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -176,6 +179,67 @@ def test_a_hello_that_means_nothing_is_refused_for_good() -> None:
             assert router.seen == []
 
     asyncio.run(scenario())
+
+
+WELCOME = pb.RouterFrame(welcome=pb.Welcome(router_id="r", epoch=5)).SerializeToString()
+
+
+@asynccontextmanager
+async def answering(answers: list[bytes]) -> AsyncIterator[int]:
+    """A port that answers each hello with these bytes and the end of the stream."""
+
+    async def connect(frames: AsyncIterator[bytes], context: Any) -> None:
+        await anext(frames)
+        for answer in answers:
+            await context.write(answer)
+
+    handler = grpc.stream_stream_rpc_method_handler(connect)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("baton.v1.Sessions", {"Connect": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(0.0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([b"\xff\xff\xff"], "a frame of an unknown kind"),
+        ([b"\x9a\x06\x02hi"], "a frame of an unknown kind"),
+        ([pb.RouterFrame(heartbeat=pb.RouterHeartbeat()).SerializeToString()], "heartbeat"),
+        ([pb.RouterFrame(welcome=pb.Welcome(router_id="r")).SerializeToString()], "welcome with epoch 0"),
+        ([], "the end of the stream"),
+    ],
+)
+def test_an_answer_without_meaning_to_a_hello_is_a_refusal(
+    answers: list[bytes], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        worker = Worker()
+        async with answering(answers) as port, dialing(worker, port) as client:
+            await until(lambda: client.refusal is not None)
+            assert client.refusal is not None
+            assert f"answers a hello with {said}; allowed: welcome with an epoch" in client.refusal.message
+            assert (client.refusal.is_permanent, worker.router_ids) == (False, [])
+            await asyncio.sleep(0.3)
+
+    asyncio.run(scenario())
+    assert len([record for record in caplog.records if "answers a hello" in record.getMessage()]) == 1
+
+
+def test_a_frame_that_is_no_protobuf_ends_the_session(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        worker = Worker()
+        async with answering([WELCOME, b"\xff\xff\xff"]) as port, dialing(worker, port):
+            await until(lambda: len(worker.lost) > 1)
+
+    asyncio.run(scenario())
+    assert "sent a malformed message: frame is None; allowed: data or heartbeat" in caplog.text
 
 
 def test_a_worker_that_is_sent_too_much_leaves_once_and_not_from_inside_send() -> None:

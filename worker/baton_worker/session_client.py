@@ -220,20 +220,32 @@ class SessionClient:
             self._note_refusal(None)
             self._note_unreachable(await _status(call), error)
             return None
-        if frame is grpc.aio.EOF:
-            return None
         self._is_reachable, self._is_told = True, False
-        if frame.HasField("rejected"):
-            rejected = frame.rejected
-            text = f"router {self._address} refuses this worker ({rejected.code}): {rejected.message}"
-            self._note_refusal(Refusal(text, rejected.is_permanent))
+        refusal = self._refusal_in(frame)
+        self._note_refusal(refusal)
+        if refusal is not None:
             return None
-        self._note_refusal(None)
         self.is_forwarded = frame.HasField("processes")
         if self.is_forwarded:
             host = self._address.rpartition(":")[0]
             self._callbacks.on_processes(self._address, [f"{host}:{port}" for port in frame.processes.ports])
         return frame if frame.HasField("welcome") else None
+
+    def _refusal_in(self, frame: Any) -> Refusal | None:
+        """Read the refusal from what a router answers to a hello; an answer without meaning is one, too."""
+        if frame is grpc.aio.EOF:
+            found = "the end of the stream"
+        else:
+            found = _kind_of(frame) or "a frame of an unknown kind"
+        if found == "rejected":
+            rejected = frame.rejected
+            text = f"router {self._address} refuses this worker ({rejected.code}): {rejected.message}"
+            return Refusal(text, rejected.is_permanent)
+        if found == "processes" or (found == "welcome" and frame.welcome.epoch):
+            return None
+        found += " with epoch 0" * (found == "welcome")
+        text = f"router {self._address} answers a hello with {found}"
+        return Refusal(f"{text}; allowed: welcome with an epoch from 1, rejected or processes", False)
 
     def _note_refusal(self, refusal: Refusal | None) -> None:
         """Log what has changed, once, and say that it has."""
@@ -320,7 +332,7 @@ class SessionClient:
 async def _decode(call: _Call) -> AsyncGenerator[Data[ToWorker] | Heartbeat, None]:
     try:
         while (frame := await call.read()) is not grpc.aio.EOF:
-            match frame.WhichOneof("frame"):
+            match _kind_of(frame):
                 case "data":
                     yield Data(frame.data.number, decode_command(frame.data))
                 case "heartbeat":
@@ -329,6 +341,11 @@ async def _decode(call: _Call) -> AsyncGenerator[Data[ToWorker] | Heartbeat, Non
                     raise InvalidRequestError("frame", other, "data or heartbeat after the welcome")
     except _STREAM_ERRORS as error:
         raise StreamBrokenError(_detail(error)) from None
+
+
+def _kind_of(frame: pb.RouterFrame | None) -> str | None:
+    """The field that is set in a frame; None for an unknown one, and for bytes that gRPC could not decode."""
+    return None if frame is None else frame.WhichOneof("frame")
 
 
 async def _status(call: _Call) -> grpc.StatusCode | None:
