@@ -242,6 +242,30 @@ def test_a_frame_that_is_no_protobuf_ends_the_session(caplog: pytest.LogCaptureF
     assert "sent a malformed message: frame is None; allowed: data or heartbeat" in caplog.text
 
 
+class Processes:
+    session_port = 1
+    session_ports = (1, 2)
+
+
+@pytest.mark.parametrize("processes", [None, Processes()])
+def test_a_worker_of_another_version_is_told_so_whatever_else_it_sends(processes: Processes | None) -> None:
+    async def scenario() -> None:
+        router, hello = Router(), encode_hello(make_info())
+        router.server.processes = processes
+        hello.identity.protocol_version = 99
+        hello.identity.ClearField("description")
+        hello.role = "reader"
+        async with serving(router) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = SessionsStub(channel).Connect()
+            await call.write(pb.WorkerFrame(hello=hello))
+            rejected = (await call.read()).rejected
+            assert rejected.code == "incompatible_worker"
+            assert rejected.message.startswith("protocol_version is 99; allowed: ")
+            assert rejected.is_permanent
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_is_sent_too_much_leaves_once_and_not_from_inside_send() -> None:
     async def scenario() -> None:
         router, worker = Router(SessionTimings(max_unacknowledged=8)), Worker()

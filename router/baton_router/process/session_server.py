@@ -26,7 +26,7 @@ from baton_proto.v1 import session_pb2_grpc
 from baton_service.sessions import LoopSession
 from baton_service.wire.wire_commands import encode_command
 from baton_service.wire.wire_reports import decode_report
-from baton_service.wire.wire_worker import decode_hello, decode_load
+from baton_service.wire.wire_worker import decode_hello, decode_load, require_own_version
 
 _CANCEL_WITHIN_S: Final = 0.05
 """A broken connection ends the input and right after cancels the call; a farewell only ends the input."""
@@ -151,6 +151,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         try:
             hello = await self._read_hello(request_iterator)
             peer = hello.worker_id
+            require_own_version(hello)
             if (processes := self.processes) is not None and hello.process_port != processes.session_port:
                 ports = pb.Processes(ports=processes.session_ports)
                 await self._write_first(context, pb.RouterFrame(processes=ports))

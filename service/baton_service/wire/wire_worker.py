@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import IncompatibleWorkerError, InvalidRequestError
 from baton_core.model.model_description import (
     MAX_CONFIG_CHARACTERS,
     MAX_CONFIG_VALUES,
     ModelDescription,
 )
-from baton_core.model.model_identity import ModelIdentity
+from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity
 from baton_core.sessions.worker_info import (
     MAX_REPORTED_ADAPTERS,
     MAX_REPORTED_WAITING,
@@ -76,6 +76,17 @@ def encode_hello(
         metrics_address=info.metrics_address,
         data_parallel_rank=info.data_parallel_rank,
     )
+
+
+def require_own_version(hello: pb.Hello) -> None:
+    """Refuse a worker of another version of the protocol, whatever else its registration has.
+
+    Raises:
+        IncompatibleWorkerError: names its version and the one that is allowed.
+    """
+    if (version := hello.identity.protocol_version) != PROTOCOL_VERSION:
+        text = f"protocol_version is {version}; allowed: {PROTOCOL_VERSION}, that of this router"
+        raise IncompatibleWorkerError(text, is_permanent=True)
 
 
 def decode_hello(hello: pb.Hello) -> WorkerInfo:

@@ -11,7 +11,7 @@ from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
-from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity, with_weights
+from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.pooling import PoolingModel, decode_pooling_model
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.control_messages import ControlResult, EnginePart
@@ -172,9 +172,6 @@ class Fleet:
         Raises:
             IncompatibleWorkerError: names the field, its value and what is allowed.
         """
-        if (version := info.identity.protocol_version) != PROTOCOL_VERSION:
-            text = f"protocol_version is {version}; allowed: {PROTOCOL_VERSION}, that of this router"
-            raise IncompatibleWorkerError(text, is_permanent=True)
         if self._model is not None:
             self._model.require_same(info)
         weights = self._weights if self._version is None else info.identity.weights
