@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidConfigError, RequestError
+from baton_service.tcp import connect_to
+from baton_worker.ranks import rank_listener
 from baton_worker.ranks.rank_channel import AliveFrame, RankChannel, RefusedFrame, StopFrame
 from baton_worker.ranks.rank_listener import RankListener, connect
 
@@ -131,6 +134,29 @@ def test_every_wait_has_an_end(listener: RankListener) -> None:
     with pytest.raises(ConnectionRefusedError):
         connect((host, port), 1, GIVEN, within_s=0.0)
     assert time.monotonic() - began_s < 5.0
+
+
+def test_a_rank_waits_until_its_leader_has_a_name_and_a_way_to_it(
+    listener: RankListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+    ]
+
+    def connect_late(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        if failures:
+            raise failures.pop(0)
+        return connect_to(address, timeout_s)
+
+    monkeypatch.setattr(rank_listener, "connect_to", connect_late)
+    monkeypatch.setattr(rank_listener, "ACCEPT_EVERY_S", 0.01)
+    connecting = Connecting(listener, 1)
+    channels = listener.accept({1}, 10.0)
+    assert not failures
+    for channel in (*channels.values(), connecting.joined()):
+        channel.close()
 
 
 def test_an_address_that_cannot_be_taken_is_named(listener: RankListener) -> None:

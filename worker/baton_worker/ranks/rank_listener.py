@@ -141,17 +141,22 @@ def connect(
 ) -> RankChannel:
     """Connect a rank to its leader, trying until it listens.
 
+    Until then its name may be unknown, and its machine out of reach.
+
     Raises:
-        OSError: it does not within this time, or there is no way to it.
+        OSError: it does not within this time.
     """
     deadline_s = time.monotonic() + within_s
+    reason = ""
     while True:
         try:
             connection = connect_to(address, HELLO_WITHIN_S)
             break
-        except (ConnectionRefusedError, TimeoutError):
+        except OSError as error:
             if time.monotonic() > deadline_s:
                 raise
+            if reason != (reason := str(error)):
+                _log.info("rank %d waits for its leader at %s:%d: %s", rank, *address, reason)
             time.sleep(ACCEPT_EVERY_S)
     connection.settimeout(None)
     channel = RankChannel(tuned(connection))
