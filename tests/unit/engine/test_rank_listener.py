@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from baton_core.errors import InvalidConfigError, RequestError
 from baton_service.tcp import connect_to
 from baton_worker.ranks import rank_listener
-from baton_worker.ranks.rank_channel import AliveFrame, RankChannel, RefusedFrame, StopFrame
+from baton_worker.ranks.rank_channel import MAX_HELLO_BYTES, AliveFrame, RankChannel, RefusedFrame, StopFrame
 from baton_worker.ranks.rank_listener import RankListener, connect
 
 pytestmark = pytest.mark.slow
@@ -83,6 +84,34 @@ def test_ranks_are_let_in_beside_strangers(listener: RankListener) -> None:
         channel.close()
     imposter.joined().close()
     early.close()
+
+
+class Dripping(threading.Thread):
+    """A stranger that sends a byte every 20 ms until it is cut off."""
+
+    def __init__(self, listener: RankListener, header: bytes) -> None:
+        super().__init__()
+        self._connection = socket.create_connection(listener.address)
+        self._connection.sendall(header)
+        self.start()
+
+    def run(self) -> None:
+        with closing(self._connection), suppress(ConnectionError):
+            while True:
+                self._connection.sendall(b"x")
+                time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("num_bytes", "within_s"), [(1000, 0.3), (MAX_HELLO_BYTES + 1, 30.0)])
+def test_a_stranger_holds_ranks_up_for_one_hello_at_most(
+    num_bytes: int, within_s: float, listener: RankListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_listener, "HELLO_WITHIN_S", within_s)
+    dripping = Dripping(listener, struct.pack("<I", num_bytes))
+    with pytest.raises(RequestError, match="ranks 1 have not connected"):
+        listener.accept({1}, 0.1)
+    dripping.join(5.0)
+    assert not dripping.is_alive()
 
 
 def test_a_rank_that_has_ended_may_come_again(listener: RankListener) -> None:

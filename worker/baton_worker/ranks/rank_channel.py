@@ -6,10 +6,12 @@ Nothing is pickled.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -46,6 +48,8 @@ from baton_kv.transfer_thread import TransferEffect, TransferEvent
 from baton_worker.ranks.group_transfers import KVEndpoint
 
 _LENGTH: Final = struct.Struct("<I")
+MAX_HELLO_BYTES: Final = 2**16
+"""Whoever sends a hello has not shown yet that it knows the secret."""
 _NOBODY: Final = SeqId("", 0)
 _SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 """Stands for whatever is drawn from a slice's logits: the leader draws it."""
@@ -324,6 +328,16 @@ class RankChannel:
         content = self._receive()
         return None if content is None else decode_to_rank(content)
 
+    def receive_hello(self, within_s: float) -> HelloFrame | None:
+        """Wait for a hello; None where what comes is none, is larger than one, or is late."""
+        try:
+            content = self._receive(MAX_HELLO_BYTES, time.monotonic() + within_s)
+            hello = None if content is None else _decode_to_leader(content)
+        except (OSError, msgspec.DecodeError):
+            return None
+        self._connection.settimeout(None)
+        return hello if isinstance(hello, HelloFrame) else None
+
     def receive_at_leader(self) -> ToLeader | None:
         """Wait for a frame of a rank; None once it is gone."""
         content = self._receive()
@@ -361,16 +375,19 @@ class RankChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def _receive(self) -> bytes | None:
-        header = self._read(_LENGTH.size)
-        content = None if header is None else self._read(*_LENGTH.unpack(header))
+    def _receive(self, max_bytes: float = math.inf, deadline_s: float = math.inf) -> bytes | None:
+        header = self._read(_LENGTH.size, deadline_s)
+        num_bytes = 0 if header is None else _LENGTH.unpack(header)[0]
+        content = self._read(num_bytes, deadline_s) if 0 < num_bytes <= max_bytes else None
         if content is None:
             self.has_ended.set()
         return content
 
-    def _read(self, num_bytes: int) -> bytes | None:
+    def _read(self, num_bytes: int, deadline_s: float) -> bytes | None:
         while len(self._received) < num_bytes:
             try:
+                if deadline_s < math.inf:
+                    self._connection.settimeout(max(0.0, deadline_s - time.monotonic()))
                 part, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
             except ConnectionError:
                 return None

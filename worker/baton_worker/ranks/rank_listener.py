@@ -12,8 +12,6 @@ from hmac import compare_digest
 from importlib.metadata import version
 from typing import Final
 
-import msgspec
-
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
 from baton_service.tcp import connect_to, listen_at
 from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame, own_machine
@@ -96,15 +94,8 @@ class RankListener:
         self, connection: socket.socket, peer: str, ranks: set[int], channels: dict[int, RankChannel]
     ) -> None:
         channel = RankChannel(tuned(connection))
-        connection.settimeout(HELLO_WITHIN_S)
-        try:
-            hello = channel.receive_at_leader()
-        except (OSError, msgspec.DecodeError):
-            hello = None
-        connection.settimeout(None)
-        if not isinstance(hello, HelloFrame) or not compare_digest(
-            hello.token.encode(), self._token.encode()
-        ):
+        hello = channel.receive_hello(HELLO_WITHIN_S)
+        if hello is None or not compare_digest(hello.token.encode(), self._token.encode()):
             _log.warning("refused a connection from %s: no rank with the leader's secret", peer)
             channel.close()
             return
