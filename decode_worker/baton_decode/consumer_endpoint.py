@@ -35,6 +35,8 @@ MAX_QUEUED_MESSAGES: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
 MAX_RECONNECT_MS: Final = 2_000
 """Between two attempts to reach a producer; the first ones follow each other faster."""
+_MAX_NAME_BYTES: Final = 255
+"""Bytes of a name that ZMQ takes: the last ones, which say when the worker was started."""
 IDLE_S: Final = 300.0
 """A socket over which nothing was sent for so long is closed when the next one is opened."""
 _log = logging.getLogger(__name__)
@@ -54,19 +56,25 @@ class ConsumerEndpoint:
         self, context: zmq.asyncio.Context, name: str, on_message: Callable[[ToConsumer], None]
     ) -> None:
         self._context = context
-        self._name = name.encode()
+        self._name = name.encode()[-_MAX_NAME_BYTES:]
         self._on_message = on_message
         self._producers: OrderedDict[str, _Producer] = OrderedDict()
 
     def send(self, address: str, message: ToProducer) -> None:
-        """Send without waiting to the producer that listens at `address`; without room it is lost.
+        """Send without waiting to the producer that listens at `address`.
 
-        Where the address carries a key, all is encrypted.
+        The message is lost where there is no room, and where that is no address. Where the address carries a
+        key, all is encrypted.
         """
         now = time.monotonic()
         if address not in self._producers:
             self._shut_unused(address, now)
-            self._open(address)
+            try:
+                self._open(address)
+            except (zmq.ZMQError, ValueError) as error:
+                what = type(message).__name__
+                _log.warning("lost a %s: no way to a producer at %.200r (%s)", what, address, error)
+                return
         self._producers.move_to_end(address)
         producer = self._producers[address]
         producer.used_at = now
@@ -87,6 +95,14 @@ class ConsumerEndpoint:
         if len(self._producers) >= MAX_PRODUCERS:
             self._shut(next(iter(self._producers)))
         socket = self._context.socket(zmq.DEALER)
+        try:
+            self._dial(socket, address)
+        except BaseException:
+            socket.close()
+            raise
+        self._producers[address] = _Producer(socket, asyncio.create_task(self._receive(socket)))
+
+    def _dial(self, socket: zmq.asyncio.Socket, address: str) -> None:
         socket.setsockopt(zmq.IDENTITY, self._name)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
@@ -95,7 +111,6 @@ class ConsumerEndpoint:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
         send_heartbeats(socket)
         socket.connect(prepare_dial(socket, address))
-        self._producers[address] = _Producer(socket, asyncio.create_task(self._receive(socket)))
 
     def _shut_unused(self, new_address: str, now: float) -> None:
         """Shut what has not been used for long, or leads where another producer listens now."""

@@ -142,6 +142,37 @@ def test_a_connection_that_is_lost_on_one_side_is_replaced(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("address", ["", "garbage", "tcp://1.2.3.4", "tcp://no such host:1", "tcp://h:1#zz"])
+def test_a_message_to_what_is_no_address_is_lost(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        with zmq.asyncio.Context() as context:
+            consumer = ConsumerEndpoint(context, "decode-1", print)
+            consumer.send(address, RELEASE)
+            assert consumer.addresses == []
+            await consumer.close()
+
+    asyncio.run(scenario())
+    assert f"lost a Release: no way to a producer at {address!r} (" in caplog.text
+
+
+def test_a_long_name_is_shortened_to_its_end() -> None:
+    async def scenario() -> None:
+        with zmq.asyncio.Context() as context:
+            heard: asyncio.Queue[bytes] = asyncio.Queue()
+            producer = ProducerEndpoint(context, "tcp://127.0.0.1:0")
+            receiving = asyncio.create_task(producer.receive(lambda name, _: heard.put_nowait(name)))
+            name = f"{'漢' * 128}-17f0a0a0a0a0a0a0"
+            consumer = ConsumerEndpoint(context, name, print)
+            consumer.send(producer.address, RELEASE)
+            assert await asyncio.wait_for(heard.get(), TIMEOUT_S) == name.encode()[-255:]
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+            await consumer.close()
+            producer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_socket_that_is_not_used_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_endpoint, "IDLE_S", 0.2)
 

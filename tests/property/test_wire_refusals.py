@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import InvalidRequestError, shown_briefly
 from baton_core.requests.sampling_params import MAX_N
 from baton_core.sessions.control_messages import MAX_JSON_BYTES
 from baton_proto.v1 import session_pb2 as pb
@@ -143,7 +143,7 @@ def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData 
     "field",
     [
         *("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size"),
-        *("num_blocks", "max_num_seqs", "block_bytes"),
+        *("num_blocks", "max_num_seqs", "block_bytes", "peer_address"),
     ],
 )
 def test_a_registration_without_a_field_is_refused(field: str) -> None:
@@ -166,12 +166,32 @@ def test_a_registration_without_a_field_is_refused(field: str) -> None:
         num_blocks=1,
         max_num_seqs=1,
         block_bytes=1,
+        peer_address="tcp://h:1",
     )
     decode_hello(hello)
     hello.ClearField(field)
     with pytest.raises(InvalidRequestError) as caught:
         decode_hello(hello)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("worker_id", "a\nb"),
+        ("worker_id", "w" * 129),
+        *(
+            ("peer_address", value)
+            for value in ("garbage", "tcp://1.2.3.4", "tcp://h:x", "tcp://h h:1", "tcp://h:1#zz", "tcp://*:1")
+        ),
+    ],
+)
+def test_a_registration_with_an_unusable_name_or_address_is_refused(field: str, value: str) -> None:
+    hello = encode_hello(make_worker_info())
+    setattr(hello, field, value)
+    with pytest.raises(InvalidRequestError) as caught:
+        decode_hello(hello)
+    assert (caught.value.field, caught.value.shown) == (field, shown_briefly(value))
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def _sorted_items(config: dict[str, str]) -> tuple[tuple[str, str], ...]:
 short = st.text(max_size=MAX_CONFIG_CHARACTERS)
 infos = st.builds(
     WorkerInfo,
-    worker_id=names,
+    worker_id=st.from_regex(r"[^\x00-\x1f\x7f]{1,128}", fullmatch=True),
     epoch=epochs,
     role=st.sampled_from(Role),
     identity=st.builds(
@@ -317,7 +317,7 @@ infos = st.builds(
     vocab_size=positive,
     num_blocks=positive,
     max_num_seqs=positive,
-    peer_address=st.text(max_size=20),
+    peer_address=st.sampled_from(("tcp://[::1]:1", f"tcp://host:65535#{'0a' * 32}", "ipc:///tmp/x")),
     kv_description=st.binary(max_size=50),
     block_bytes=positive,
     metrics_address=st.just("") | names,

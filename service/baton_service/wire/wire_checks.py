@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -18,6 +19,11 @@ MAX_COMMAND_BYTES: Final = 2**20 - 64
 MAX_REPORT_BYTES: Final = MAX_GRPC_BYTES - 64
 """Log-probabilities of a whole vocabulary are larger than any command."""
 _TOKEN_ID_LIMIT: Final = 2**31
+_WORKER_ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_PEER_ADDRESS: Final = re.compile(
+    r"tcp://([^\s:*]{1,255}|\[[^\s\]]{1,255}\]):[1-9][0-9]{0,4}(#[0-9a-f]{64})?|"
+    r"(ipc|inproc)://[^\x00-\x1f\x7f]{1,255}"
+)
 
 Code = TypeVar("Code", bound=StrEnum)
 
@@ -45,6 +51,19 @@ def require_set(message: Message, field: str) -> None:
 def checked_name(field: str, value: str) -> str:
     if not value:
         raise InvalidRequestError(field, value, "a non-empty string")
+    return value
+
+
+def checked_worker_id(field: str, value: str) -> str:
+    if not _WORKER_ID.fullmatch(value):
+        raise InvalidRequestError(field, value, "1 to 128 printable characters")
+    return value
+
+
+def checked_peer_address(field: str, value: str) -> str:
+    if not _PEER_ADDRESS.fullmatch(value):
+        allowed = "tcp://host:port, with # and a key where it is encrypted, or ipc:// and a path"
+        raise InvalidRequestError(field, value, allowed)
     return value
 
 

@@ -25,6 +25,8 @@ from baton_service.wire.wire_checks import (
     checked_count,
     checked_name,
     checked_number,
+    checked_peer_address,
+    checked_worker_id,
     require_set,
 )
 from baton_service.wire.wire_pooling import checked_pooling_model
@@ -97,7 +99,7 @@ def decode_hello(hello: pb.Hello) -> WorkerInfo:
     """
     require_set(hello, "identity")
     return WorkerInfo(
-        worker_id=checked_name("worker_id", hello.worker_id),
+        worker_id=checked_worker_id("worker_id", hello.worker_id),
         epoch=checked_count("epoch", hello.epoch),
         role=checked_code("role", hello.role, Role),
         identity=_decode_identity(hello.identity),
@@ -105,7 +107,7 @@ def decode_hello(hello: pb.Hello) -> WorkerInfo:
         vocab_size=checked_count("vocab_size", hello.vocab_size),
         num_blocks=checked_count("num_blocks", hello.num_blocks),
         max_num_seqs=checked_count("max_num_seqs", hello.max_num_seqs),
-        peer_address=hello.peer_address,
+        peer_address=checked_peer_address("peer_address", hello.peer_address),
         kv_description=hello.kv_description,
         block_bytes=checked_count("block_bytes", hello.block_bytes),
         metrics_address=hello.metrics_address and checked_name("metrics_address", hello.metrics_address),
