@@ -34,7 +34,7 @@ from baton_kv.transport import Listen
 
 MAX_PORT: Final = 65535
 MAX_CONSUMERS: Final = 256
-"""Connected at a time; one more is turned away."""
+"""Connected at a time; one more displaces the oldest that has fetched nothing yet, or is turned away."""
 _MAX_TO_CONSUMER: Final = 4096
 _MAX_UNSENT: Final = 1024
 """Pieces that a consumer may not have read, chunks aside; then it is hung up on."""
@@ -110,6 +110,8 @@ class PlainConsumerConnections:
         self._streams: dict[bytes, FrameStream[ToProducer]] = {}
         self._names: dict[int, bytes] = {}
         """Names of the consumers, by file."""
+        self._strangers: dict[bytes, None] = {}
+        """Consumers that no chunk was sent to yet: perhaps strangers, the oldest first."""
         self._numbers = count()
 
     @property
@@ -119,8 +121,7 @@ class PlainConsumerConnections:
     def receive(self) -> Iterator[tuple[bytes, ToProducer | None]]:
         for file, _ in self._epoll.poll(0, _MAX_EVENTS):
             if file == self._listener.fileno():
-                while self._accept():
-                    pass
+                yield from self._accept()
             else:
                 yield from self._receive_from(file)
 
@@ -138,6 +139,7 @@ class PlainConsumerConnections:
         block_ids: Sequence[int],
         columns: slice,
     ) -> bool:
+        self._strangers.pop(consumer_id, None)
         return self._send(consumer_id, message, blocks.view(block_ids, columns))
 
     def close(self) -> None:
@@ -146,25 +148,31 @@ class PlainConsumerConnections:
         self._epoll.close()
         self._listener.close()
 
-    def _accept(self) -> bool:
-        """Take a connection that waits; False where none does, or there are too many files."""
-        try:
-            connection, _ = self._listener.accept()
-        except ConnectionAbortedError:
-            return True
-        except OSError:
-            return False
-        if len(self._streams) >= MAX_CONSUMERS:
-            connection.close()
-            return True
+    def _accept(self) -> Iterator[tuple[bytes, None]]:
+        """Take the connections that wait, until there are too many files; yields those that they displace."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except ConnectionAbortedError:
+                continue
+            except OSError:
+                return
+            if len(self._streams) >= MAX_CONSUMERS:
+                if not self._strangers:
+                    connection.close()
+                    continue
+                yield self._hang_up(next(iter(self._strangers))), None
+            self._add(connection)
+
+    def _add(self, connection: socket.socket) -> None:
         _configure(connection, self._timings)
         name = b"%d" % next(self._numbers)
         self._streams[name] = FrameStream(
             connection, decode_to_producer, max_message_bytes=max_frame_bytes(self._num_blocks)
         )
         self._names[connection.fileno()] = name
+        self._strangers[name] = None
         self._epoll.register(connection, select.EPOLLIN)
-        return True
 
     def _receive_from(self, file: int) -> Iterator[tuple[bytes, ToProducer | None]]:
         if (consumer_id := self._names.get(file)) is None:
@@ -207,6 +215,7 @@ class PlainConsumerConnections:
 
     def _hang_up(self, consumer_id: bytes) -> bytes:
         stream = self._streams.pop(consumer_id)
+        self._strangers.pop(consumer_id, None)
         del self._names[stream.fileno()]
         stream.close()
         return consumer_id

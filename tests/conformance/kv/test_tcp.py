@@ -17,6 +17,7 @@ import torch
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.worker_events import PullDone
+from baton_kv import tcp_plain
 from baton_kv.connector import ProducerUnreachableError
 from baton_kv.curve import CurveKeys
 from baton_kv.pull_chunks import CHUNK_BYTES
@@ -295,6 +296,25 @@ def test_a_connection_that_finds_no_file_does_not_keep_the_thread_awake(
         assert time.monotonic() - started > 0.1
     consumer.connector.connect(PRODUCER, producer.connector.describe())
     assert run_pull(consumer, make_pull(producer, {0: 1})).error == ""
+
+
+def test_connections_that_fetch_nothing_make_room_for_those_that_do(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp_plain, "MAX_CONSUMERS", 3)
+    producer, earlier = site.pair()
+    assert run_pull(earlier, make_pull(producer, {3: 0})).error == ""
+    host, _, port = address_of(producer).removeprefix("tcp://").rpartition(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(2)]
+    later = site.worker()
+    later.connector.connect(PRODUCER, producer.connector.describe())
+    for consumer in (later, earlier):
+        assert run_pull(consumer, make_pull(producer, {4: 1}, pull_id=2)).error == ""
+    assert silent[0].recv(1) == b""
+    with pytest.raises(BlockingIOError):
+        silent[1].recv(1, socket.MSG_DONTWAIT)
+    for one in silent:
+        one.close()
 
 
 def test_an_idle_thread_sleeps_and_serves_its_peers_all_the_same(site: Site) -> None:
