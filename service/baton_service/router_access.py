@@ -11,9 +11,12 @@ import grpc
 
 from baton_service.grpc_options import DIRECT, Options, client_options
 from baton_service.keys import AUTHORIZATION, bearer
-from baton_service.port_probe import Wanted, probe_port
+from baton_service.port_probe import ROUTER_GRPC, Protocol, Wanted, probe_port
 from baton_service.tls import ClientTls
 
+_SAYS_ALL: Final = ("Connection refused", "errors resolving", "DNS resolution failed")
+_OF_HTTP: Final = ("http1.x server", "Failed parsing HTTP/2", "missing selected ALPN property")
+"""Parts of gRPC's words for a server that speaks HTTP/1.1, without TLS and with it."""
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -77,8 +80,10 @@ class RouterAccess:
         """Return advice for a call that ended like this; empty where there is none."""
         if code is grpc.StatusCode.UNAUTHENTICATED:
             return "; it wants a key, by --api-key or BATON_API_KEY"
-        if code is not grpc.StatusCode.UNAVAILABLE or "Connection refused" in details:
+        if code is not grpc.StatusCode.UNAVAILABLE or any(sign in details for sign in _SAYS_ALL):
             return ""
+        if any(sign in details for sign in _OF_HTTP):
+            return f"; it speaks {Protocol.HTTP}, and a worker needs {ROUTER_GRPC.port}"
         if "WRONG_VERSION_NUMBER" in details:
             return "; it speaks plain text, here is --ssl-ca-certs"
         if self._credentials is None:
@@ -86,7 +91,9 @@ class RouterAccess:
         if "certificate has expired" in details:
             return "; that is the router's certificate"
         if "CERTIFICATE_VERIFY_FAILED" in details:
-            return "; its certificate is not of the authority in --ssl-ca-certs, or of another name"
+            return "; its certificate is not of the authority in --ssl-ca-certs"
+        if "Hostname Verification Check failed" in details:
+            return "; its certificate has another name, which --ssl-router-name is to give"
         if not self._tls.certfile:
             return "; if it demands a certificate, it wants --ssl-certfile"
         return "; it may refuse the one of --ssl-certfile" if "Socket closed" in details else ""

@@ -185,11 +185,12 @@ WELCOME = pb.RouterFrame(welcome=pb.Welcome(router_id="r", epoch=5)).SerializeTo
 
 
 @asynccontextmanager
-async def answering(answers: list[bytes]) -> AsyncIterator[int]:
+async def answering(answers: list[bytes], after_s: float = 0.0) -> AsyncIterator[int]:
     """A port that answers each hello with these bytes and the end of the stream."""
 
     async def connect(frames: AsyncIterator[bytes], context: Any) -> None:
         await anext(frames)
+        await asyncio.sleep(after_s)
         for answer in answers:
             await context.write(answer)
 
@@ -283,6 +284,16 @@ def test_a_worker_that_is_sent_too_much_leaves_once_and_not_from_inside_send() -
             assert worker.lost == ["r1:1000"]
 
     asyncio.run(scenario())
+
+
+def test_a_router_that_does_not_answer_is_said_to_be_silent(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        worker = Worker(SessionTimings(heartbeat_s=0.1, dead_after_s=0.3))
+        async with answering([], after_s=30.0) as port, dialing(worker, port):
+            await until(lambda: "cannot be reached" in caplog.text)
+
+    asyncio.run(scenario())
+    assert "cannot be reached, trying on: no answer to a hello within 0.3 s" in caplog.text
 
 
 def test_a_client_that_reaches_no_router_closes_at_once() -> None:

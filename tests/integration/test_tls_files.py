@@ -81,6 +81,16 @@ def test_a_certificate_that_has_expired_is_refused_at_start(authority: Authority
         ("CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate", "; its certificate is not of"),
         ("Socket closed", "; it may refuse the one of --ssl-certfile"),
         ("DNS resolution failed", ""),
+        ("errors resolving router:8100: Domain name not found", ""),
+        (
+            "Hostname Verification Check failed.",
+            "; its certificate has another name, which",
+        ),
+        (
+            "Cannot check peer: missing selected ALPN property.",
+            "; it speaks HTTP, and a worker",
+        ),
+        ("Trying to connect an http1.x server (HTTP status 400)", "; it speaks HTTP, and a worker needs"),
     ],
 )
 def test_advice_tells_the_routers_certificate_from_ones_own(

@@ -261,9 +261,12 @@ class SessionClient:
         if self._is_reachable:
             is_refused = status is grpc.StatusCode.UNAUTHENTICATED
             what = "refuses this worker" if is_refused else "cannot be reached"
-            advice = self._access.advice(status, _detail(error))
+            is_silent = isinstance(error, TimeoutError)
+            silence = f"no answer to a hello within {self._timings.dead_after_s:g} s"
+            detail = silence if is_silent else _detail(error)
+            advice = self._access.advice(status, detail)
             level = logging.DEBUG if self._is_told else logging.WARNING
-            _log.log(level, "router %s %s, trying on: %s%s", self._address, what, _detail(error), advice)
+            _log.log(level, "router %s %s, trying on: %s%s", self._address, what, detail, advice)
         self._is_reachable = False
 
     def _attach(self, welcome: pb.Welcome, offered: _Session | None) -> tuple[_Session, int] | None:
