@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ class RouterRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     router_id: str
     epoch: int
-    address: str
+    address: Annotated[str, msgspec.Meta(pattern=r"^\S+:[1-9][0-9]{0,4}\Z")]
     """`host:port` that workers dial."""
     http_address: str = ""
     """`host:port` of HTTP clients; empty where only this machine reaches it."""

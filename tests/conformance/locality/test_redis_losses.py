@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -126,9 +127,12 @@ def test_a_router_that_cannot_be_read_hides_no_other_and_is_forgotten(junk: byte
     play(scenario, tmp_path)
 
 
-def test_a_router_of_a_newer_version_is_left_out_and_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "record", [{"name_of_router": "new"}, {"router_id": "new", "epoch": 1, "address": "unix:/run/router"}]
+)
+def test_a_router_of_a_newer_version_is_left_out_and_stays(record: dict[str, Any], tmp_path: Path) -> None:
     async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
-        newer = msgspec.msgpack.encode({"name_of_router": "new"})
+        newer = msgspec.msgpack.encode(record)
         await redis.ask("HSET", "test:router:new", "record", newer, "load", newer)
         await redis.ask("SADD", "test:routers", "new")
         router, worker = await made(cluster)
