@@ -72,7 +72,10 @@ class ProducerEndpoint:
             frames = await self._socket.recv_multipart()
             message = _decode(frames)
             if message is not None:
-                on_message(frames[0], message)
+                try:
+                    on_message(frames[0], message)
+                except Exception as error:
+                    _log.error("a consumer's %s failed", type(message).__name__, exc_info=error)
 
     def send(self, peer_id: bytes, message: ToConsumer) -> None:
         """Send without waiting; a message that finds no room or no peer is lost."""

@@ -213,8 +213,12 @@ def test_a_message_that_fails_does_not_end_the_channel() -> None:
                 heard.set()
                 raise RuntimeError(str(message))
 
+            def answer_and_fail(name: bytes, message: ToProducer) -> None:
+                producer.send(name, GONE)
+                raise RuntimeError(str(message))
+
             producer = ProducerEndpoint(context, "tcp://127.0.0.1:0")
-            receiving = asyncio.create_task(producer.receive(lambda name, _: producer.send(name, GONE)))
+            receiving = asyncio.create_task(producer.receive(answer_and_fail))
             consumer = ConsumerEndpoint(context, "decode-1", fail)
             for _ in range(2):
                 heard.clear()
