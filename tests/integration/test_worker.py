@@ -44,6 +44,7 @@ MALFORMED = (
     [b"one", b"two", b"three"],
     [b"\x93\xa9Subscribe"],
     [b"x" * (MAX_MESSAGE_BYTES // 2)],
+    [encode_peer(Release(transfer_id="t" * 4097, producer_epoch=1))],
 )
 
 
@@ -227,7 +228,7 @@ def test_a_holder_drops_what_is_malformed_and_goes_on(
                 await peer.send(encode_peer(stale))
                 gone = decode_peer(await peer.recv())
                 assert gone == LeaseGone(
-                    transfer_id="t", producer_epoch=1, reason="epoch 7 of this worker is over"
+                    transfer_id="t", producer_epoch=7, reason="epoch 7 of this worker is over"
                 )
                 peer.linger = 0
                 await peer.send(b"x" * (2 * MAX_MESSAGE_BYTES))

@@ -114,7 +114,7 @@ def _renew_what_has_ended(original: Any) -> Any:
     """The producer renews a lease that it has not got any more."""
 
     def renew(self: LeaseTable, now: float, peer_id: bytes, message: Any) -> Any:
-        if self._offer_of(message.transfer_id) is not None:
+        if self._offer_of(peer_id, message.transfer_id) is not None:
             return original(self, now, peer_id, message)
         answer = BlocksReady(
             transfer_id=message.transfer_id, producer_epoch=self._epoch, offers=(), renewal=message.renewal

@@ -7,6 +7,7 @@ names its transfer and the producer's epoch, so whoever receives it can tell.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -26,17 +27,20 @@ class BlockOffer(msgspec.Struct, frozen=True, array_like=True):
     """xxh3_64 over the block's wire bytes; None where the backend confirms instead."""
 
 
+_Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
 class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
     """A message about one transfer."""
 
-    transfer_id: str
+    transfer_id: _Name
     producer_epoch: int
 
 
 class Subscribe(_PeerMessage, frozen=True, tag=True):
     """Ask for the blocks of a request, as they become ready, under a lease."""
 
-    request_id: str
+    request_id: _Name
     indices: tuple[int, ...]
     lease_s: float
 

@@ -42,6 +42,9 @@ DRAINING_HOLD_S: Final = 1.0
 MAX_REMEMBERED: Final = 4096
 """Bound of the tombstones and of the subscriptions that arrive before their prefill."""
 
+MAX_EARLY_INDICES: Final = 2**20
+"""Bound of the blocks that those subscriptions name together; a message of 1 MiB names fewer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimings:
@@ -196,10 +199,14 @@ class LeaseTable:
         assert_never(event)
 
     def on_message(self, now: float, peer_id: bytes, message: ToProducer) -> list[WorkerEffect]:
-        """Answer one message of a consumer. A message for another epoch is answered, never acted on."""
-        if message.producer_epoch != self._epoch:
-            reason = f"epoch {message.producer_epoch} of this worker is over"
-            return [self._gone_answer(peer_id, message.transfer_id, reason)]
+        """Answer one message of a consumer.
+
+        A message for another epoch is answered, never acted on, and does not learn the epoch of this worker.
+        """
+        if (asked := message.producer_epoch) != self._epoch:
+            reason = f"epoch {asked} of this worker is over"
+            gone = LeaseGone(transfer_id=message.transfer_id, producer_epoch=asked, reason=reason)
+            return [SendToConsumer(peer_id=peer_id, message=gone)]
         match message:
             case Subscribe():
                 return self._subscribe(now, peer_id, message)
@@ -208,7 +215,7 @@ class LeaseTable:
             case Confirm():
                 return self._confirm(peer_id, message)
             case Release():
-                self._release(message.transfer_id)
+                self._release(peer_id, message.transfer_id)
                 return []
 
     def expire(self, now: float) -> list[WorkerEffect]:
@@ -254,7 +261,7 @@ class LeaseTable:
         if offer is None and message.request_id not in self._gone:
             self._early[message.request_id] = (now + self._timings.hold_s, peer_id, message)
             self._early.move_to_end(message.request_id)
-            if len(self._early) > MAX_REMEMBERED:
+            while len(self._early) > MAX_REMEMBERED or _num_indices(self._early) > MAX_EARLY_INDICES:
                 self._early.popitem(last=False)
             return []
         if offer is None or offer.is_withdrawn:
@@ -276,7 +283,7 @@ class LeaseTable:
         return effects + (self._announce(offer) or [self._ready(offer.lease, ())])
 
     def _renew(self, now: float, peer_id: bytes, message: LeaseRenew) -> list[WorkerEffect]:
-        offer = self._offer_of(message.transfer_id)
+        offer = self._offer_of(peer_id, message.transfer_id)
         if offer is None or offer.lease is None or offer.is_withdrawn:
             return [self._gone_answer(peer_id, message.transfer_id, "there is no such lease")]
         offer.lease.expires_at = now + offer.lease.lease_s
@@ -285,7 +292,7 @@ class LeaseTable:
         return self._announce(offer) or [self._ready(offer.lease, ())]
 
     def _confirm(self, peer_id: bytes, message: Confirm) -> list[WorkerEffect]:
-        offer = self._offer_of(message.transfer_id)
+        offer = self._offer_of(peer_id, message.transfer_id)
         is_held = offer is not None and all(
             offer.blocks.get(block.index) == block.block_id
             and self._pool.generation(block.block_id) == block.generation
@@ -294,9 +301,9 @@ class LeaseTable:
         answer = Confirmed(transfer_id=message.transfer_id, producer_epoch=self._epoch, is_held=is_held)
         return [SendToConsumer(peer_id=peer_id, message=answer)]
 
-    def _release(self, transfer_id: str) -> None:
+    def _release(self, peer_id: bytes, transfer_id: str) -> None:
         _remember(self._released, transfer_id, "it was released")
-        offer = self._offer_of(transfer_id)
+        offer = self._offer_of(peer_id, transfer_id)
         if offer is None:
             return
         if offer.is_complete or offer.is_withdrawn:
@@ -349,8 +356,10 @@ class LeaseTable:
         message: ToConsumer = LeaseGone(transfer_id=transfer_id, producer_epoch=self._epoch, reason=reason)
         return SendToConsumer(peer_id=peer_id, message=message)
 
-    def _offer_of(self, transfer_id: str) -> _Offer | None:
-        return self._offers.get(self._request_of.get(transfer_id, ""))
+    def _offer_of(self, peer_id: bytes, transfer_id: str) -> _Offer | None:
+        """Return the offer of a transfer, whose lease is nobody's but the peer's."""
+        offer = self._offers.get(self._request_of.get(transfer_id, ""))
+        return offer if offer and offer.lease and offer.lease.peer_id == peer_id else None
 
     def _drop(self, offer: _Offer, indices: Sequence[int]) -> None:
         self._pool.end_lease([offer.blocks.pop(index) for index in sorted(indices)])
@@ -369,6 +378,10 @@ def _given_back(offer: _Offer) -> SendToRouter:
     text = "no decode worker came for the prompt's blocks, and the worker drains"
     failed = Failed(request_id=offer.request_id, code=ErrorCode.UNAVAILABLE, message=text)
     return SendToRouter(router_id=offer.router_id, message=failed)
+
+
+def _num_indices(early: Mapping[str, tuple[float, bytes, Subscribe]]) -> int:
+    return sum(len(message.indices) for _, _, message in early.values())
 
 
 def _remember(tombstones: OrderedDict[str, str], name: str, reason: str) -> None:

@@ -10,12 +10,13 @@ from baton_core.sessions.peer_messages import (
     BlocksReady,
     Confirm,
     Confirmed,
+    LeaseGone,
     LeaseRenew,
     Release,
     ToProducer,
 )
 from baton_core.worker.worker_events import ChecksumsComputed, ComputeChecksums, SendToConsumer
-from baton_prefill.core.lease_table import MAX_REMEMBERED
+from baton_prefill.core.lease_table import MAX_EARLY_INDICES, MAX_REMEMBERED
 from tests.unit.core.producers import EPOCH, PEER, RELEASE, Producer, gone, offer, ready, renew, subscribe
 
 # --- subscribing ---
@@ -59,12 +60,31 @@ def test_early_subscriptions_are_bounded() -> None:
     assert producer.leases.num_early == MAX_REMEMBERED
 
 
+def test_the_blocks_of_early_subscriptions_are_bounded() -> None:
+    producer = Producer()
+    for number in range(7):
+        producer.hear(subscribe(request_id=f"{number}", indices=(0,) * (MAX_EARLY_INDICES // 4)))
+    assert producer.leases.num_early == 4
+    assert producer.leases.open(1.0, "6") != []
+
+
 def test_blocks_are_announced_once_as_they_become_ready() -> None:
     producer = Producer()
     producer.prefill(num_ready=1)
     assert producer.hear(subscribe()) == [ready(0)]
     effects = producer.add_blocks(3)
     assert effects == [SendToConsumer(peer_id=PEER, message=ready(1, 2))]
+
+
+@pytest.mark.parametrize("message", [renew(), RELEASE, Confirm("t", EPOCH, (offer(0),))])
+def test_a_lease_is_its_consumers_alone(message: ToProducer) -> None:
+    producer = Producer()
+    producer.prefill()
+    producer.hear(subscribe())
+    answers = producer.hear(message, now=9.0, peer=b"other")
+    assert all(answer in (gone("there is no such lease"), confirmed(False)) for answer in answers)
+    assert producer.leases.next_deadline() == 10.0
+    assert producer.hear(renew(), now=9.5) == [ready(renewal=1)]
 
 
 def test_only_wanted_blocks_are_announced() -> None:
@@ -99,7 +119,8 @@ def test_a_message_for_another_epoch_is_refused_and_never_acted_on(message: ToPr
     producer = Producer()
     producer.prefill()
     producer.hear(subscribe())
-    assert producer.hear(message, now=5.0) == [gone("epoch 2 of this worker is over")]
+    answer = LeaseGone(transfer_id="t", producer_epoch=2, reason="epoch 2 of this worker is over")
+    assert producer.hear(message, now=5.0) == [answer]
     assert (producer.leases.num_open, producer.leases.next_deadline()) == (1, 10.0)
 
 
