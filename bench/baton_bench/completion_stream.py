@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ _MAX_SHOWN: Final = 300
 
 
 class _Delta(msgspec.Struct):
+    role: str | None = None
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -27,12 +29,12 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
 
@@ -47,13 +49,19 @@ _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
 class CompletionStream:
-    """One answer. An event counts as tokens if it brings text, or in a completion if it is not the end."""
+    """One answer. An event counts as tokens if it brings text, or in a completion if it is not the end.
+
+    An end without text, and an event without text of a chat, may stand for a token (as EOS does) or for none.
+    It counts if the server reports more tokens than there are events that do; the role of a chat never does.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._events = EventParser()
         self._body = b""
         self._is_complete = False
+        self._silent_s: list[float] = []
+        """Times of the events that may stand for a token."""
 
     def take(self, data: bytes, now_s: float) -> None:
         """Read a piece of the body; mutates the answer.
@@ -76,7 +84,7 @@ class CompletionStream:
             if chunk.usage is not None:
                 self._answer.reported_prompt_tokens = chunk.usage.prompt_tokens
                 self._answer.reported_tokens = chunk.usage.completion_tokens
-            for choice in chunk.choices:
+            for choice in chunk.choices or ():
                 self._take_choice(choice, now_s)
 
     def end(self, status: int) -> None:
@@ -89,16 +97,26 @@ class CompletionStream:
             raise ValueError(f"HTTP {status}: {_refusal(self._body)}")
         if not self._is_complete:
             raise ValueError("the stream ended before the answer did")
+        self._count_silent()
 
     def _take_choice(self, choice: _Choice, now_s: float) -> None:
         if choice.finish_reason is not None:
             self._is_complete = True
-        text = _text(choice)
-        is_completion = choice.delta is None
-        has_call = choice.delta is not None and bool(choice.delta.tool_calls)
-        if text or has_call or (is_completion and choice.finish_reason is None):
+        text, delta = _text(choice), choice.delta
+        is_token = choice.finish_reason is None if delta is None else bool(delta.tool_calls)
+        if text or is_token:
             self._answer.times_s.append(now_s)
             self._answer.texts.append(text)
+        elif delta is None or not delta.role:
+            self._silent_s.append(now_s)
+
+    def _count_silent(self) -> None:
+        answer = self._answer
+        num_missing = max(0, answer.num_tokens - len(answer.times_s))
+        for time_s in self._silent_s[:num_missing]:
+            place = bisect(answer.times_s, time_s)
+            answer.times_s.insert(place, time_s)
+            answer.texts.insert(place, "")
 
 
 def _text(choice: _Choice) -> str:

@@ -71,9 +71,26 @@ def test_each_piece_has_the_time_at_which_it_came() -> None:
     assert read(COMPLETION).times_s == [1.0, 2.0, 3.0]
 
 
-def test_a_token_without_text_is_one_and_an_end_without_text_is_none() -> None:
+def test_an_end_without_text_is_a_token_only_if_the_server_counts_it() -> None:
     stream = [piece(""), piece("a"), piece("", "stop")]
     assert read(stream).times_s == [1.0, 2.0]
+    for num_tokens, times_s in ((2, [1.0, 2.0]), (3, [1.0, 2.0, 3.0])):
+        usage = event(choices=[], usage={"prompt_tokens": 5, "completion_tokens": num_tokens})
+        assert read([*stream, usage]).times_s == times_s
+
+
+def test_a_chat_counts_tokens_without_text_where_they_came_but_not_its_role() -> None:
+    stream = [said(role="assistant", content=""), said(content=""), said(content="a"), said("stop")]
+    for num_tokens, times_s in ((1, [3.0]), (2, [2.0, 3.0]), (3, [2.0, 3.0, 4.0]), (9, [2.0, 3.0, 4.0])):
+        usage = event(choices=[], usage={"prompt_tokens": 5, "completion_tokens": num_tokens})
+        answer = read([*stream, usage])
+        assert answer.times_s == times_s
+        assert answer.texts == ["a" if time_s == 3.0 else "" for time_s in times_s]
+
+
+def test_a_usage_tells_only_the_counts_that_it_has() -> None:
+    answer = read([piece("a", "stop"), event(choices=None, usage={"completion_tokens": 1})])
+    assert (answer.num_prompt_tokens, answer.num_tokens) == (make_answer([]).request.num_prompt_tokens, 1)
 
 
 def test_a_chat_begins_with_its_first_text_and_not_with_its_role() -> None:
