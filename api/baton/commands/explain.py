@@ -19,6 +19,7 @@ from baton_router.core.placement.placement_record import Candidate, Decision
 from baton_router.http.debug.schemas import Hop, RequestDetails
 
 _DEFAULT_COLUMNS: Final = 110
+_COSTS: Final = ("queue", "prefill", "gap", "stall", "affinity")
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -151,7 +152,7 @@ def _decision(decision: Decision) -> list[str]:
     lines = [f"placed after {seconds(decision.at_s)} by {decision.policy}: {decision.reason}"]
     if decision.candidates:
         lines += _table(
-            ("", "candidate", "cached", "at decoder", "queue", "prefill", "gap", "stall", "score"),
+            ("", "candidate", "cached", "at decoder", *_COSTS, "score"),
             [_candidate(one, decision.chosen) for one in decision.candidates],
         )
     num_more = decision.num_candidates - len(decision.candidates)
@@ -162,7 +163,7 @@ def _candidate(one: Candidate, chosen: Candidate | None) -> tuple[str, ...]:
     is_chosen = chosen is not None and (one.prefill, one.decode) == (chosen.prefill, chosen.decode)
     where = one.decode if one.prefill == one.decode else f"{one.prefill} > {one.decode}"
     cost = one.cost
-    times = (cost.queue_s, cost.prefill_s, cost.gap_s, cost.stall_s, cost.score_s)
+    times = [getattr(cost, f"{name}_s") for name in (*_COSTS, "score")]
     counts = (str(one.num_cached_tokens), str(one.num_local_tokens))
     return (">" if is_chosen else "", where, *counts, *(seconds(time_s) for time_s in times))
 

@@ -7,7 +7,7 @@ import { SOURCES } from "./dashboard.totals.js";
 const MAX_TICKS = 5;
 const GAP_PX = 4, MOMENT_PX = 9; // between a label and its bar, or the middle of its mark
 const NAMES = { prefill_chunk: "prefill", decode_queue: "wait", first_token: "first token" };
-const COSTS = ["queue_s", "prefill_s", "gap_s", "stall_s", "score_s"];
+const COSTS = ["queue_s", "prefill_s", "gap_s", "stall_s", "affinity_s", "score_s"];
 
 /** Open the dialog about a request. */
 export async function explain(id) {
@@ -124,7 +124,7 @@ function decided(decision) {
     return [`${isChosen ? "▸ " : ""}${where}`, count(one.num_cached_tokens), ...COSTS.map((name) => time(one.cost[name]))];
   });
   return [
-    table(`Placement after ${time(decision.at_s)} · ${decision.policy}`, ["Candidate", "Cached", "Queue", "Prefill", "Gap", "Stall", "Score"], rows),
+    table(`Placement after ${time(decision.at_s)} · ${decision.policy}`, ["Candidate", "Cached", "Queue", "Prefill", "Gap", "Stall", "Affinity", "Score"], rows),
     make("p", "", decision.reason),
     ...decision.left_out.map(([worker, reason]) => make("p", "dim", `${worker} left out: ${reason}`)),
   ];

@@ -16,7 +16,7 @@ def phase(name: PhaseName, start_s: float, end_s: float, **fields: object) -> Ph
 SPLIT = Candidate(
     prefill="p0",
     decode="d0",
-    cost=Cost(queue_s=0.001, prefill_s=0.18, gap_s=0.004, score_s=0.185),
+    cost=Cost(queue_s=0.001, prefill_s=0.18, gap_s=0.004, affinity_s=0.002, score_s=0.187),
     num_cached_tokens=128,
     num_local_tokens=64,
 )
@@ -90,9 +90,9 @@ def test_a_decision_lists_its_candidates_and_marks_the_one_taken() -> None:
     lines = render(details(decisions=[DECISION]), 80).splitlines()
     assert lines[3:] == [
         "placed after 4.0 ms by score: split costs less",
-        "   candidate  cached  at decoder   queue   prefill     gap     stall     score",
-        ">  p0 > d0       128          64  1.0 ms  180.0 ms  4.0 ms    0.0 ms  185.0 ms",
-        "   d0              0           0  0.0 ms    2.10 s  0.0 ms  400.0 ms    2.50 s",
+        "   candidate  cached  at decoder   queue   prefill     gap     stall  affinity     score",
+        ">  p0 > d0       128          64  1.0 ms  180.0 ms  4.0 ms    0.0 ms    2.0 ms  187.0 ms",
+        "   d0              0           0  0.0 ms    2.10 s  0.0 ms  400.0 ms    0.0 ms    2.50 s",
         "  and 1 more candidates",
         "  d1 left out: it sleeps",
     ]

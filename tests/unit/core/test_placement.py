@@ -309,7 +309,7 @@ def test_a_decision_tells_of_the_best_candidates_and_of_who_was_none() -> None:
     )
     assert decision.reason == (
         "alone (split=auto): d0 lacks 1000 tokens; "
-        "TTFT 1.000 s + gap 0.010 s + stall 0.100 s give 1.110 s, the least"
+        "TTFT 1.0000 s + gap 0.0100 s + stall 0.1000 s + affinity 0.0000 s give 1.1100 s, the least"
     )
 
 

@@ -96,10 +96,18 @@ def test_a_transfer_that_takes_longer_than_prefill_shows() -> None:
     assert split(view("p"), there).gap_s == pytest.approx(0.01 + HANDOVER_S + BLOCK_BYTES / 1e4)
 
 
-def test_the_score_is_ttft_and_gap_and_the_weighed_stall() -> None:
-    for weight in (0.0, 1.0, 2.5):
-        cost = split(view("p", num_queued_tokens=7), view("d", num_sequences=3), stall_weight=weight)
-        assert cost.score_s == pytest.approx(cost.ttft_s + cost.gap_s + weight * cost.stall_s)
+def test_the_score_is_the_sum_of_what_is_told() -> None:
+    p, d = view("p", num_queued_tokens=7), view("d", num_sequences=3)
+    for session_id in ("", "s"):
+        usual = split(p, d, session_id=session_id)
+        for weight in (0.0, 1.0, 2.5):
+            cost = split(p, d, stall_weight=weight, session_id=session_id)
+            assert cost.stall_s == pytest.approx(weight * usual.stall_s)
+            assert cost.score_s == pytest.approx(cost.ttft_s + cost.gap_s + cost.stall_s + cost.affinity_s)
+            assert (cost.affinity_s > 0.0) == bool(session_id)
+    alone = local(d, session_id="s")
+    assert alone.affinity_s > 0.0
+    assert alone.score_s == pytest.approx(alone.ttft_s + alone.gap_s + alone.stall_s + alone.affinity_s)
 
 
 def test_each_step_of_priority_halves_or_doubles_what_others_weigh() -> None:

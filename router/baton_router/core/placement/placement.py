@@ -108,6 +108,6 @@ def _why(best: Candidate, config: PlacementConfig) -> str:
         return f"the first by {config.policy}"
     cost = best.cost
     return (
-        f"TTFT {cost.ttft_s:.3f} s + gap {cost.gap_s:.3f} s + stall {cost.stall_s:.3f} s "
-        f"give {cost.score_s:.3f} s, the least"
+        f"TTFT {cost.ttft_s:.4f} s + gap {cost.gap_s:.4f} s + stall {cost.stall_s:.4f} s "
+        f"+ affinity {cost.affinity_s:.4f} s give {cost.score_s:.4f} s, the least"
     )

@@ -127,22 +127,22 @@ class CostModel:
 
     def local(self, one: CostTerms) -> Candidate:
         """The whole request at one worker."""
-        cost = Cost(
+        cost = _cost(
             queue_s=one.queue_s + one.seat_s,
             prefill_s=one.prefill_s,
             gap_s=one.view.speed.decode_step_s,
-            stall_s=one.stall_s,
+            stall_s=self._weight * one.stall_s,
             score_s=one.local_score_s,
         )
         return _candidate(one.view, one.view, cost)
 
     def split(self, prefill: CostTerms, decode: CostTerms) -> Candidate:
         """The prompt at one worker, the rest at another."""
-        cost = Cost(
+        cost = _cost(
             queue_s=prefill.queue_s,
             prefill_s=prefill.prefill_s,
             gap_s=_unhidden_s(prefill, decode) + decode.beginning_s,
-            stall_s=prefill.prompt_stall_s + decode.decode_stall_s,
+            stall_s=self._weight * (prefill.prompt_stall_s + decode.decode_stall_s),
             score_s=self.split_scores_s(prefill, [decode])[0],
         )
         return _candidate(prefill.view, decode.view, cost)
@@ -162,6 +162,19 @@ def _unhidden_s(prefill: CostTerms, decode: CostTerms) -> float:
     last_s = prefill.last_chunk_bytes / decode.pull_bytes_per_s
     beyond_s = transfer_s - prefill.prefill_s
     return min(transfer_s, last_s if last_s > beyond_s else beyond_s)
+
+
+def _cost(*, queue_s: float, prefill_s: float, gap_s: float, stall_s: float, score_s: float) -> Cost:
+    """The cost with what affinity adds, which is the rest of the score."""
+    affinity_s = max(0.0, score_s - (queue_s + prefill_s + gap_s + stall_s))
+    return Cost(
+        queue_s=queue_s,
+        prefill_s=prefill_s,
+        gap_s=gap_s,
+        stall_s=stall_s,
+        affinity_s=affinity_s,
+        score_s=score_s,
+    )
 
 
 def _candidate(prefill: WorkerView, decode: WorkerView, cost: Cost) -> Candidate:

@@ -17,9 +17,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     gap_s: float = 0.0
     """Between the first token and the second: the part of the transfer that prefill does not hide."""
     stall_s: float = 0.0
-    """Time that the prompt adds to the sequences that run there, in all."""
+    """Time that the request adds to the sequences that run there, in all, times the weight of the stall."""
+    affinity_s: float = 0.0
+    """Added because the request's session, or its name, prefers other workers."""
     score_s: float = 0.0
-    """Score of the candidate: TTFT + gap + weight x stall, and the additions of the policy."""
+    """Score of the candidate: the sum of the above, or the rank of a policy that does not compare seconds."""
 
     @property
     def ttft_s(self) -> float:
