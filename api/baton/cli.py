@@ -337,14 +337,6 @@ def _answer_settings(args: argparse.Namespace) -> AnswerSettings:
     )
 
 
-def _simulate(args: argparse.Namespace) -> int:
-    if args.trace is not None:
-        from baton_simulator.capacity.command import answer
-
-        return answer(args)
-    return _run_module(args)
-
-
 def _bench(args: argparse.Namespace) -> int:
     module = "bench" if args.benchmark in ("serve", "sweep") else "bench_offline"
     return _run_module(args, module, f"bench_{args.benchmark}")
@@ -372,7 +364,6 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "prefill-worker": _worker,
     "decode-worker": _worker,
     "mixed-worker": _worker,
-    "simulate": _simulate,
     "bench": _bench,
     "collect-env": _collect_env,
 }

@@ -1,4 +1,4 @@
-"""`baton simulate`: runs clusters in virtual time with injected faults, and reports the first that fails."""
+"""`baton simulate`: how much a fleet serves of a trace, or whether clusters hold under injected faults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from baton.commands.simulate_arguments import CAPACITY_FLAGS, SIMULATION_FLAGS
+from baton.config.flags import Flag
 from baton_core.errors import InvalidConfigError
 from baton_simulator.campaign import Plan, Tally, run_campaign, run_seeds, run_shrunk
+from baton_simulator.capacity.command import answer
 from baton_simulator.run_report import describe_run
 from baton_simulator.scenario import ALL_FAULTS, FaultKind, make_scenario
 from baton_simulator.simulation import simulate as run
@@ -22,11 +25,14 @@ _TELL_EVERY_S: Final = 10.0
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Run the seeds that were asked for; 1 if one failed.
+    """Answer what is asked of a trace, or else run the seeds that were asked for; 1 if one failed.
 
     Raises:
-        InvalidConfigError: topology or faults cannot be.
+        InvalidConfigError: a value is not allowed, or a flag says nothing about what is asked.
     """
+    _require_default(args, SIMULATION_FLAGS if args.trace is not None else CAPACITY_FLAGS)
+    if args.trace is not None:
+        return answer(args)
     if args.topology:
         parse_topology(args.topology)
     plan = Plan(topology=args.topology or None, kinds=parse_faults(args.faults))
@@ -54,6 +60,13 @@ def parse_faults(text: str) -> frozenset[FaultKind]:
         raise InvalidConfigError(
             f"faults is {text!r}; allowed: all, none, or some of {allowed}, separated by commas"
         ) from None
+
+
+def _require_default(args: argparse.Namespace, flags: Sequence[Flag]) -> None:
+    where = "without --trace" if args.trace is None else "beside --trace"
+    for flag in flags:
+        if (value := getattr(args, flag.field)) != flag.default:
+            raise InvalidConfigError(f"{flag.name} is {value!r}; allowed: nothing {where}")
 
 
 class _Progress:

@@ -94,6 +94,8 @@ def test_a_picture_needs_its_library(
         (("--json", "/nowhere/answer.json"), "--json is '/nowhere/answer.json'; allowed"),
         (("--trace", "/nowhere"), "--trace is '/nowhere'; allowed: a readable file"),
         (("--speedup", "0"), "--speedup is 0.0; allowed"),
+        (("--seeds", "3"), "--seeds is 3; allowed: nothing beside --trace"),
+        (("--no-sessions", "--story"), "--story is True; allowed: nothing beside --trace"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
@@ -101,3 +103,14 @@ def test_what_cannot_be_asked_is_refused(
 ) -> None:
     assert main(["simulate", "--trace", trace, *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--workers", "2P:2D"), ("--no-sessions", None), ("--plot", "x.png")]
+)
+def test_flags_of_a_trace_are_refused_without_one(
+    flag: str, value: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--seeds", "1", flag, *([value] if value else [])]) == 2
+    name = flag.replace("--no-", "--")
+    assert f"{name} is {value or False!r}; allowed: nothing without --trace" in capsys.readouterr().err
