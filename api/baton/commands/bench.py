@@ -23,6 +23,7 @@ from baton_bench.results import as_json, detailed, failures, file_name, summary,
 from baton_bench.serving import Measured, ServePlan, measure_server
 from baton_bench.sweep import SweepPoint, plan_of, sweep_points, sweep_table
 from baton_core.errors import InvalidConfigError
+from baton_simulator.capacity.output_files import require_writable, writing
 from baton_simulator.capacity.plots import require_plots
 
 
@@ -39,7 +40,8 @@ def bench_serve(args: argparse.Namespace) -> int:
     if args.plot:
         whole = [answer for answer in measured.run.answers if not answer.error]
         title = _title(args, measured.model, f"at {point}\n{summary(figures)}")
-        plot_distributions(Path(args.plot), latencies_ms(whole), title, reporter.goodput)
+        with writing(Path(args.plot), "--plot"):
+            plot_distributions(Path(args.plot), latencies_ms(whole), title, reporter.goodput)
     return int(figures.failed > 0)
 
 
@@ -62,7 +64,8 @@ def bench_sweep(args: argparse.Namespace) -> int:
         rows.append((str(point), figures))
     sys.stdout.write(f"{sweep_table(rows)}\n")
     if args.plot:
-        plot_sweep(Path(args.plot), rows, _title(args, model, "at each point"), reporter.goodput)
+        with writing(Path(args.plot), "--plot"):
+            plot_sweep(Path(args.plot), rows, _title(args, model, "at each point"), reporter.goodput)
     return int(any(figures.failed for _, figures in rows))
 
 
@@ -83,6 +86,8 @@ class _Reporter:
             _make_folder("--result-dir", args.result_dir, self._folder)
             if name := args.result_filename:
                 _make_folder("--result-filename", name, (self._folder / name).parent)
+                if args.benchmark == "serve":
+                    require_writable(self._folder / name, "--result-filename")
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:
@@ -131,13 +136,8 @@ class _Reporter:
         if args.save_detailed:
             result |= detailed(measured.run)
         path = self._folder / name
-        try:
-            with path.open("ab" if args.append_result else "wb") as file:
-                file.write(msgspec.json.encode(result) + b"\n")
-        except OSError as error:
-            raise InvalidConfigError(
-                f"--result-filename is {name!r}; allowed: a file to write ({error})"
-            ) from None
+        with writing(path, "--result-filename"), path.open("ab" if args.append_result else "wb") as file:
+            file.write(msgspec.json.encode(result) + b"\n")
         sys.stdout.write(f"Written to {path}\n")
 
 

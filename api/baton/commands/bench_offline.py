@@ -21,7 +21,7 @@ from baton_bench.answers import BenchRequest
 from baton_bench.figures import percentile
 from baton_bench.progress import Progress
 from baton_bench.token_source import TokenSource
-from baton_core.errors import InvalidConfigError
+from baton_simulator.capacity.output_files import require_writable, writing
 
 if TYPE_CHECKING:
     from baton.api.llm import LLM
@@ -35,7 +35,7 @@ def bench_latency(args: argparse.Namespace) -> int:
     Raises:
         BatonError: the engine cannot be made, or cannot hold such a batch.
     """
-    _require_folder(args.output_json)
+    _require_writable(args.output_json)
     engine_args = EngineArgs.from_cli_args(args)
     source = TokenSource.of_model(args.model, writes_text=False)
     params = SamplingParams(max_tokens=args.output_len, temperature=0.0, ignore_eos=True)
@@ -66,7 +66,7 @@ def bench_throughput(args: argparse.Namespace) -> int:
     Raises:
         BatonError: the engine cannot be made, or the dataset cannot be sampled or served.
     """
-    _require_folder(args.output_json)
+    _require_writable(args.output_json)
     engine_args = EngineArgs.from_cli_args(args)
     source = TokenSource.of_model(args.tokenizer or args.model, writes_text=False)
     requests = read_prompts(args).sample(args.num_prompts, random.Random(args.seed), source)
@@ -127,11 +127,12 @@ def _prompt(request: BenchRequest) -> str | TokensPrompt:
     return prompt if isinstance(prompt, str) else TokensPrompt(prompt_token_ids=prompt)
 
 
-def _require_folder(path: str) -> None:
-    if path and not Path(path).parent.is_dir():
-        raise InvalidConfigError(f"--output-json is {path!r}; allowed: a file in an existing folder")
+def _require_writable(path: str) -> None:
+    if path:
+        require_writable(Path(path), "--output-json")
 
 
 def _write(path: str, figures: Mapping[str, Any]) -> None:
     if path:
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+        with writing(Path(path), "--output-json"):
+            Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")

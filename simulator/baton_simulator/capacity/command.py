@@ -20,6 +20,7 @@ from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_simulator.capacity.figures import Figures
 from baton_simulator.capacity.fleet_run import FleetPlan
 from baton_simulator.capacity.hardware import HardwareChoice, find_hardware
+from baton_simulator.capacity.output_files import require_writable, writing
 from baton_simulator.capacity.plots import plot, require_plots
 from baton_simulator.capacity.questions import Question, best
 from baton_simulator.capacity.tables import figures_tables
@@ -42,8 +43,8 @@ def answer(args: Namespace) -> int:
         raise InvalidConfigError(f"sweep is {args.sweep!r}; allowed: nothing beside --lose")
     if args.plot:
         require_plots(Path(args.plot))
-    if args.json and not Path(args.json).parent.is_dir():
-        raise InvalidConfigError(f"json is {args.json!r}; allowed: a file in an existing folder")
+    if args.json:
+        require_writable(Path(args.json), "json")
     question = read_question(args)
     rows = ask(question, args)
     description = describe(question)
@@ -53,9 +54,13 @@ def answer(args: Namespace) -> int:
     _write_errors(rows)
     if args.json:
         told = {"description": description, "rows": {name: asdict(row) for name, row in rows.items()}}
-        Path(args.json).write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+        path = Path(args.json)
+        with writing(path, "json"):
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
     if args.plot:
-        plot(Path(args.plot), rows, description)
+        path = Path(args.plot)
+        with writing(path, "plot"):
+            plot(path, rows, description)
     return 0
 
 

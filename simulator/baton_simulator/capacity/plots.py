@@ -9,6 +9,7 @@ from typing import Final
 
 from baton_core.errors import InvalidConfigError
 from baton_simulator.capacity.figures import Figures
+from baton_simulator.capacity.output_files import require_writable
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 
@@ -17,17 +18,15 @@ def require_plots(path: Path) -> None:
     """Refuse a picture that cannot be drawn, before hours of simulation.
 
     Raises:
-        InvalidConfigError: matplotlib is missing, the kind of file is unknown, or its folder is.
+        InvalidConfigError: matplotlib is missing, the kind of file is unknown, or it cannot be written.
     """
     if find_spec("matplotlib") is None:
         raise InvalidConfigError(
             f"plot is {str(path)!r}; allowed: nothing without matplotlib, pip install 'baton[simulate]'"
         )
-    if path.suffix not in SUFFIXES or not path.parent.is_dir():
-        raise InvalidConfigError(
-            f"plot is {str(path)!r}; allowed: a file in a folder that exists, ending with "
-            f"{', '.join(SUFFIXES)}"
-        )
+    if path.suffix not in SUFFIXES:
+        raise InvalidConfigError(f"plot is {str(path)!r}; allowed: a file ending with {', '.join(SUFFIXES)}")
+    require_writable(path, "plot")
 
 
 def plot(path: Path, rows: Mapping[str, Figures], title: str) -> None:

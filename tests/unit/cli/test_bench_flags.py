@@ -76,7 +76,7 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "serve --save-result --result-filename /dev/null/x/y.json",
             "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
         ),
-        ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file in a folder that exists, ending"),
+        ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file ending with .png"),
         ("serve --backend baton-grpc --insecure", "--insecure is True; allowed: nothing with baton-grpc"),
         ("serve --insecure --ssl-ca-certs x", "--ssl-ca-certs is 'x'; allowed: nothing beside --insecure"),
         ("serve --tokenizer-mode mistral", "--tokenizer-mode is 'mistral'; allowed: "),
@@ -87,7 +87,18 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
         ),
         ("sweep --num-prompts 3", "--request-rates is not given; allowed: it, --max-concurrencies, or both"),
         ("throughput --enable-eplb", "--enable-eplb is True"),
-        ("latency --output-json /nowhere/x", "--output-json is '/nowhere/x'; allowed: a file in an existing"),
+        (
+            "latency --output-json /nowhere/x",
+            "--output-json is '/nowhere/x'; allowed: a file that can be written (/nowhere is no folder)",
+        ),
+        (
+            "throughput --output-json /tmp",
+            "--output-json is '/tmp'; allowed: a file that can be written (",
+        ),
+        (
+            "serve --save-result --result-filename /tmp",
+            "--result-filename is '/tmp'; allowed: a file",
+        ),
     ],
 )
 def test_values_that_cannot_be_are_refused(

@@ -92,6 +92,8 @@ def test_a_picture_needs_its_library(
         (("--lose", "1P", "--sweep", "ratio"), "--sweep is 'ratio'; allowed: nothing beside --lose"),
         (("--hardware", "z80"), "--hardware is 'z80'; allowed: b200"),
         (("--json", "/nowhere/answer.json"), "--json is '/nowhere/answer.json'; allowed"),
+        (("--json", "/tmp"), "--json is '/tmp'; allowed: a file that can be written (it is a folder)"),
+        (("--json", "/dev/full"), "--json is '/dev/full'; allowed: a file that can be written (No space"),
         (("--trace", "/nowhere"), "--trace is '/nowhere'; allowed: a readable file"),
         (("--speedup", "0"), "--speedup is 0.0; allowed"),
         (("--seeds", "3"), "--seeds is 3; allowed: nothing beside --trace"),
