@@ -136,9 +136,20 @@ class _Reporter:
         if args.save_detailed:
             result |= detailed(measured.run)
         path = self._folder / name
-        with writing(path, "--result-filename"), path.open("ab" if args.append_result else "wb") as file:
-            file.write(msgspec.json.encode(result) + b"\n")
+        line = msgspec.json.encode(result) + b"\n"
+        with writing(path, "--result-filename"):
+            begin = b"\n" if args.append_result and _ends_amid_line(path) else b""
+            with path.open("ab" if args.append_result else "wb") as file:
+                file.write(begin + line)
         sys.stdout.write(f"Written to {path}\n")
+
+
+def _ends_amid_line(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _make_folder(flag: str, given: str, folder: Path) -> None:

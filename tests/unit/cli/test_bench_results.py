@@ -44,3 +44,11 @@ def test_results_are_appended_as_lines_or_take_the_place_of_others(tmp_path: Pat
     for flag, num_lines in (("--append-result", 1), ("--append-result", 2), ("--save-result", 1)):
         assert main([*command, flag]) == 0
         assert len([json.loads(line) for line in path.read_text().splitlines()]) == num_lines
+
+
+def test_a_result_is_a_line_of_its_own_behind_a_file_that_ends_amid_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"a": 1}')
+    flags = ["--disable-tqdm", "--append-result", "--result-filename", str(path)]
+    assert main(["bench", "serve", *flags]) == 0
+    assert [len(json.loads(line)) > 1 for line in path.read_text().splitlines()] == [False, True]
