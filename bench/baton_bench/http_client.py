@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -93,8 +94,10 @@ class HttpClient:
                 async for piece in response.content.iter_any():
                     on_body(piece, now_s())
                 return response.status
-        except aiohttp.ClientConnectorError:
+        except aiohttp.ClientSSLError:
             raise
+        except aiohttp.ClientConnectorError as error:
+            raise ConnectionError(f"cannot connect to {self._origin.url}: {_reason(error)}") from None
         except aiohttp.ClientResponseError as error:
             raise ValueError(f"no HTTP answer: {error.message}") from None
         except aiohttp.ClientError as error:
@@ -116,3 +119,10 @@ class HttpClient:
                 auto_decompress=False,
             )
         return self._session
+
+
+def _reason(error: aiohttp.ClientConnectorError) -> str:
+    cause = error.os_error
+    if cause.errno is not None and cause.errno > 0:  # others are no numbers of the system's
+        return os.strerror(cause.errno)
+    return cause.strerror or str(cause)

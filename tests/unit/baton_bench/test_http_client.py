@@ -105,6 +105,20 @@ def test_an_answer_that_breaks_off_or_is_none_is_an_error(told: bytes, error: ty
     asyncio.run(run())
 
 
+def test_a_server_that_is_not_there_is_named_with_the_reason_of_the_system() -> None:
+    async def run() -> None:
+        async with serving(alike) as (server, _):
+            assert server.origin is not None
+        client = HttpClient(server.origin, {})
+        with pytest.raises(
+            ConnectionError, match=f"^cannot connect to {server.origin.url}: Connection refused$"
+        ):
+            await post(client)
+        await client.close()
+
+    asyncio.run(run())
+
+
 def test_a_reader_that_gives_up_ends_its_request_and_no_other() -> None:
     def refuse(_: bytes, __: float) -> None:
         raise ValueError("enough")
