@@ -39,10 +39,17 @@ class TracePrompts:
         ]
 
     def arrival_times(self, count: int, rate: float | None) -> list[float]:
-        """Seconds from the first of `count` requests to each; stretched to `rate` per second, if given."""
+        """Seconds from the first of `count` requests to each; stretched to `rate` per second, if given.
+
+        Requests that all came at once have even gaps then.
+        """
         times = list(arrival_times(self._read(count), self.scale.speedup))
         times = [at_s - times[0] for at_s in times]
-        stretch = 1.0 if rate is None or not times[-1] else (len(times) - 1) / rate / times[-1]
+        if rate is None:
+            return times
+        if not times[-1]:
+            return [number / rate for number in range(len(times))]
+        stretch = (len(times) - 1) / rate / times[-1]
         return [at_s * stretch for at_s in times]
 
     def _read(self, count: int) -> list[TraceRequest]:

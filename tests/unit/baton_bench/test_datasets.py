@@ -161,3 +161,11 @@ def test_a_trace_has_arrivals_of_its_own_which_a_rate_stretches(tmp_path: Path) 
     assert prompts.arrival_times(3, None) == [0.0, 1.0, 2.0]
     assert prompts.arrival_times(3, 0.5) == [0.0, 2.0, 4.0]
     assert prompts.arrival_times(1, 0.5) == [0.0]
+
+
+def test_requests_of_a_trace_that_came_at_once_have_even_gaps_at_a_rate(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    path.write_text("".join(f"{path.read_text().splitlines()[0]}\n" for _ in range(3)))
+    prompts = TracePrompts(path=path, scale=Scale())
+    assert prompts.arrival_times(3, None) == [0.0, 0.0, 0.0]
+    assert prompts.arrival_times(3, 0.5) == [0.0, 2.0, 4.0]
