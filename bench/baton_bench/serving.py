@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
@@ -184,16 +185,16 @@ def _require_text(backend: Backend, requests: Sequence[BenchRequest]) -> None:
 
 
 async def _wait_until_served(target: Target, request: BenchRequest, plan: ServePlan) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + plan.ready_timeout_s
-    while True:
-        run = await run_load(target, [request], [0.0], plan.limits, lambda _: None)
-        error = run.answers[0].error
-        if not error:
-            return
-        if loop.time() + POLL_S > deadline:
-            raise RequestError(ErrorCode.UNAVAILABLE, f"the server answers no request: {error}")
-        await asyncio.sleep(POLL_S)
+    error = f"no answer within {plan.ready_timeout_s:g} s"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(plan.ready_timeout_s):
+            while True:
+                run = await run_load(target, [request], [0.0], plan.limits, lambda _: None)
+                error = run.answers[0].error
+                if not error:
+                    return
+                await asyncio.sleep(POLL_S)
+    raise RequestError(ErrorCode.UNAVAILABLE, f"the server answers no request: {error}")
 
 
 async def _warm_up(target: Target, requests: Sequence[BenchRequest], limits: Limits) -> None:

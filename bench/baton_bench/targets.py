@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -109,24 +110,26 @@ class OpenAiTarget:
 
 
 async def first_model(client: HttpClient, base: str, within_s: float) -> tuple[str, str]:
-    """Name and root of the first model that the server lists, as soon as it does.
+    """Name and root of the first model that the server lists, as soon as it does; 0 seconds are one try.
 
     Raises:
         RequestError: UNAVAILABLE, it did not within `within_s` seconds, or lists none.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while True:
-        try:
-            async with asyncio.timeout(_ASK_WITHIN_S):
-                return await _ask_models(client, base)
-        except (OSError, ValueError) as error:
-            if loop.time() + POLL_S > deadline:
-                reason = str(error) or type(error).__name__
-                raise RequestError(
-                    ErrorCode.UNAVAILABLE, f"the server does not list its models: {reason}"
-                ) from None
-        await asyncio.sleep(POLL_S)
+    reason = f"no answer within {within_s:g} s"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s or None):
+            while True:
+                try:
+                    async with asyncio.timeout(_ASK_WITHIN_S):
+                        return await _ask_models(client, base)
+                except TimeoutError:
+                    reason = f"no answer within {_ASK_WITHIN_S:g} s"
+                except (OSError, ValueError) as error:
+                    reason = str(error) or type(error).__name__
+                if not within_s:
+                    break
+                await asyncio.sleep(POLL_S)
+    raise RequestError(ErrorCode.UNAVAILABLE, f"the server does not list its models: {reason}")
 
 
 async def _ask_models(client: HttpClient, base: str) -> tuple[str, str]:

@@ -6,33 +6,42 @@ import asyncio
 import json
 import re
 from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from baton_bench.load_run import Limits
 from baton_bench.serving import HttpServer, ServePlan, TokenChoice, measure_server
 from baton_bench.synthetic import PrefixRepetition
 from baton_bench.targets import RequestDefaults
-from tests.unit.baton_bench.scripted_server import EVENTS, serving, sized
+from baton_core.errors import RequestError
+from tests.unit.baton_bench.scripted_server import EVENTS, ScriptedServer, serving, sized
+
+
+def make_plan(server: ScriptedServer, **changes: Any) -> ServePlan:
+    assert server.origin is not None
+    plan = ServePlan(
+        server=HttpServer(origin=server.origin),
+        model="m",
+        defaults=RequestDefaults(request_id_prefix="run-"),
+        prompts=PrefixRepetition(prefix_len=8, suffix_len=4, num_prefixes=3, output_len=1),
+        tokens=TokenChoice(vocab_size=500),
+        num_prompts=6,
+        num_warmups=0,
+        pace=None,
+        limits=Limits(max_concurrency=1, request_timeout_s=30.0),
+        seed=1,
+        ready_timeout_s=0.0,
+    )
+    return replace(plan, **changes)
 
 
 def test_warm_ups_leave_the_measured_requests_as_they_are() -> None:
     def prompts_of(num_warmups: int) -> list[tuple[int, ...]]:
         async def main() -> list[bytes]:
             async with serving(script) as (server, _):
-                assert server.origin is not None
-                plan = ServePlan(
-                    server=HttpServer(origin=server.origin),
-                    model="m",
-                    defaults=RequestDefaults(request_id_prefix="run-"),
-                    prompts=PrefixRepetition(prefix_len=8, suffix_len=4, num_prefixes=3, output_len=1),
-                    tokens=TokenChoice(vocab_size=500),
-                    num_prompts=6,
-                    num_warmups=num_warmups,
-                    pace=None,
-                    limits=Limits(max_concurrency=1, request_timeout_s=30.0),
-                    seed=1,
-                    ready_timeout_s=0.0,
-                )
-                await measure_server(plan, lambda _: None)
+                await measure_server(make_plan(server, num_warmups=num_warmups), lambda _: None)
                 return server.requests
 
         requests = asyncio.run(main())
@@ -47,3 +56,17 @@ def test_warm_ups_leave_the_measured_requests_as_they_are() -> None:
     alone, after = prompts_of(0), prompts_of(2)
     assert (len(alone), after[2:]) == (6, alone)
     assert sorted(Counter(prompt[:8] for prompt in alone).values()) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("lists_models", [False, True])
+def test_a_server_that_hangs_is_waited_for_as_long_as_told(lists_models: bool) -> None:
+    async def script(number: int, writer: asyncio.StreamWriter) -> None:
+        if lists_models and number == 0:
+            writer.write(sized(b'{"data": [{"id": "m"}]}'))
+
+    async def main() -> None:
+        async with serving(script) as (server, _), asyncio.timeout(20):
+            with pytest.raises(RequestError, match=r": no answer within 0\.2 s"):
+                await measure_server(make_plan(server, ready_timeout_s=0.2), lambda _: None)
+
+    asyncio.run(main())
