@@ -30,6 +30,7 @@ from baton_worker.core.scheduler_config import SchedulerConfig
 
 REQUESTS_PER_WORKER: Final = 256
 """Requests that the one simulated router takes at a time: it stands for as many as the fleet needs."""
+_MAX_SHOWN_ERRORS: Final = 3
 _SLO: Final = re.compile(r"(ttft|tpot)=([0-9]*\.?[0-9]+)(ms|s)?")
 
 
@@ -161,5 +162,8 @@ def _router(args: Namespace, num_workers: int) -> RouterConfig:
 
 def _write_errors(rows: dict[str, Figures]) -> None:
     for name, figures in rows.items():
-        for error, count in list(figures.errors.items())[:3]:
-            sys.stdout.write(f"\n{name}: {count} failed: {error}\n")
+        shown = list(figures.errors.items())[:_MAX_SHOWN_ERRORS]
+        for error, count in shown:
+            sys.stdout.write(f"\n{name}: {count} failed, such as: {error}\n")
+        if num_more := figures.num_failed - sum(count for _, count in shown):
+            sys.stdout.write(f"\n{name}: {num_more} failed for other reasons\n")

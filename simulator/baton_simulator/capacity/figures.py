@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +15,7 @@ from baton_simulator.capacity.request_result import RequestResult
 from baton_simulator.capacity.worker_mix import ROLES
 
 PERCENTILES: Final = (50.0, 90.0, 99.0)
+_NUMBERED: Final = re.compile(r"\w*\d[\w.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Figures:
     busy: Mapping[str, float]
     """Share of time in steps of the workers of a role, by its letter."""
     errors: Mapping[str, int]
-    """Number of requests that ended with each error."""
+    """Number of requests that ended with each kind of error, by an example, the most frequent kind first."""
 
 
 def measure(results: Sequence[RequestResult], busy: Mapping[str, float], slo: Slo) -> Figures:
@@ -102,9 +105,10 @@ def _share(amount: float, of: float) -> float:
 
 
 def _errors(results: Sequence[RequestResult]) -> dict[str, int]:
-    """Count errors by their text before the first name or number."""
-    counts: dict[str, int] = {}
+    """Count errors by their first example; such that differ in numbers and numbered names are alike."""
+    examples: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for result in results:
         if result.error:
-            counts[result.error] = counts.get(result.error, 0) + 1
-    return counts
+            counts[examples.setdefault(_NUMBERED.sub("", result.error), result.error)] += 1
+    return dict(counts.most_common())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.request_context import Slo
@@ -63,6 +64,17 @@ def test_one_request_that_is_refused_at_once_has_no_rate() -> None:
         (0.0, 0.0, 0.0)
     }
     assert best(rows) is None
+
+
+def test_failures_are_counted_by_kind_with_an_example_the_most_frequent_first() -> None:
+    requests = [
+        replace(one, input_length=one.input_length + number)
+        for number, one in enumerate(make_requests(3, prompt=300_000))
+    ]
+    (row,) = make_question(make_plan("2M"), requests, Slo()).goodput().values()
+    ((error, count),) = row.errors.items()
+    assert (row.num_failed, count) == (3, 3)
+    assert error.startswith("the request needs 300005 tokens; ")
 
 
 def test_ratios_are_spread_over_all_divisions() -> None:
