@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -28,6 +29,8 @@ from baton_simulator.clock import Clock
 
 TIMEOUT_S: Final = 600.0
 """Default timeout of a request, as a router has it."""
+_PER_TOKEN: Final = re.compile(r"(slo_tpot_s is |needs (?=\S+ s a token))([0-9.e-]+)")
+"""Times in the router's reasons that are those of a step here."""
 Send = Callable[[str, ToWorker], None]
 
 
@@ -123,7 +126,7 @@ class SimulatedRouter:
         self._end(result)
 
     def fail(self, failed: FailRequest) -> None:
-        self._end(self.results[failed.request_id], error=failed.message)
+        self._end(self.results[failed.request_id], error=_PER_TOKEN.sub(self._unscaled, failed.message))
 
     def give_up(self, request_id: str, error: Exception) -> ClientGone:
         raise error
@@ -133,6 +136,10 @@ class SimulatedRouter:
 
     def set_role(self, change: SetRole) -> None:
         raise AssertionError(f"nobody asked this router for {change}")
+
+    def _unscaled(self, found: re.Match[str]) -> str:
+        """The time of one token, where the router has been asked about that of a step."""
+        return f"{found[1]}{float(found[2]) / self._tokens_per_step:.3g}"
 
     def _end(self, result: RequestResult, error: str = "") -> None:
         assert result.ended_s is None, f"{result.ask.name} ended twice"
