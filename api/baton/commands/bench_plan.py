@@ -42,6 +42,11 @@ def read_plan(args: argparse.Namespace) -> ServePlan:
     Raises:
         InvalidConfigError: values do not go together, or name a file that is not there.
     """
+    extra = args.extra_body or {}
+    if extra.get("n") not in (None, 1):
+        raise InvalidConfigError(
+            f"--extra-body has n {extra['n']!r}; allowed: 1, for an answer is one sequence"
+        )
     sampling = {name: getattr(args, name) for name in _SAMPLING if getattr(args, name) is not None}
     if args.logprobs is not None:
         is_chat = _backend(args.backend) is Backend.OPENAI_CHAT
@@ -53,7 +58,7 @@ def read_plan(args: argparse.Namespace) -> ServePlan:
         defaults=RequestDefaults(
             model=args.served_model_name,
             ignore_eos=args.ignore_eos,
-            sampling={**sampling, **(args.extra_body or {})},
+            sampling={**sampling, **extra},
             request_id_prefix=args.request_id_prefix,
         ),
         prompts=read_prompts(args, has_sessions=args.trace_sessions),

@@ -76,6 +76,7 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "serve --save-result --result-filename /dev/null/x/y.json",
             "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
         ),
+        ('serve --extra-body {"n":2}', "--extra-body has n 2; allowed: 1, for an answer is one sequence"),
         ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file ending with .png"),
         ("serve --backend baton-grpc --insecure", "--insecure is True; allowed: nothing with baton-grpc"),
         ("serve --insecure --ssl-ca-certs x", "--ssl-ca-certs is 'x'; allowed: nothing beside --insecure"),
