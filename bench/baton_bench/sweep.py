@@ -52,7 +52,7 @@ def plan_of(plan: ServePlan, point: SweepPoint, number: int, burstiness: float) 
 
 
 def sweep_table(points: Sequence[tuple[str, Figures]]) -> str:
-    """A row for each point."""
+    """A row for each point; one where every request failed has no latencies."""
     headers = ["", "failed", "requests/s", "goodput/s", "output tokens/s"]
     headers += [f"{name} {part}, ms" for name in _COLUMNS for part in ("p50", "p99")]
     return table([*headers, "lag p99, ms"], [_row(name, figures) for name, figures in points])
@@ -64,5 +64,6 @@ def _row(name: str, figures: Figures) -> list[str]:
     cells.append(f"{figures.output_throughput:.1f}")
     for column in _COLUMNS:
         spread = figures.latencies[column.lower()]
-        cells += [f"{spread.percentiles[percent]:.1f}" for percent in (50.0, 99.0)]
+        percentiles = (spread.percentiles[percent] for percent in (50.0, 99.0))
+        cells += [f"{value:.1f}" if figures.completed else "-" for value in percentiles]
     return [*cells, f"{figures.send_lag.percentiles[99.0]:.1f}"]

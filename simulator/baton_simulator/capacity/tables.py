@@ -11,7 +11,11 @@ _Cell = Callable[[Figures], str]
 
 
 def _milliseconds(of: Callable[[Figures], Latency], name: str, form: str = ".0f") -> _Cell:
-    return lambda figures: format(getattr(of(figures), f"{name}_s") * 1e3, form)
+    def cell(figures: Figures) -> str:
+        has_any = figures.num_failed < figures.num_requests
+        return format(getattr(of(figures), f"{name}_s") * 1e3, form) if has_any else "-"
+
+    return cell
 
 
 _SERVED: Final[Mapping[str, _Cell]] = {
@@ -32,7 +36,7 @@ _LATENCIES: Final[Mapping[str, Callable[[Figures], Latency]]] = {
 
 
 def figures_tables(rows: Mapping[str, Figures]) -> str:
-    """Two tables of the same rows: who was served, and how fast."""
+    """Two tables of the same rows: who was served, and how fast, if anyone was."""
     speeds = {
         f"{name} {part}, ms": _milliseconds(of, part, ".1f" if name == "TPOT" else ".0f")
         for name, of in _LATENCIES.items()

@@ -101,3 +101,6 @@ def test_a_sweep_has_a_row_for_each_pair_of_rate_and_concurrency() -> None:
     assert len(rows) == 6
     figured = "0 | 0.50 | 0.00 | 1.5 | 100.0 | 100.0 | 150.0 | 150.0 | 150.0 | 199.0 | 0.0"
     assert " ".join(rows[2].split()) == f"| 1/s, 2 at a time | {figured} |"
+    failed = measure(make_run(make_answer(error="x")), (50.0, 99.0), {})
+    row = " ".join(sweep_table([("1/s", failed)]).splitlines()[2].split())
+    assert row == "| 1/s | 1 | 0.00 | | 0.0 | - | - | - | - | - | - | 0.0 |"

@@ -65,6 +65,13 @@ def test_a_sweep_names_the_best_and_is_drawn(
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_fleet_that_serves_nothing_has_no_latencies(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--trace", trace, "--hardware", PROFILE, "--kv-tokens", "64"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "| 1P:1D " + "| - " * 12 + "|" in told
+    assert "1P:1D: 6 failed, such as: the request needs 704 tokens;" in told
+
+
 def test_a_loss_is_compared_with_none(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     loss = ["--hardware", PROFILE, "--kv-tokens", "9999", "--lose", "50%", "--lose-at", "1"]
     assert main(["simulate", "--trace", trace, "--workers", "2P:2D", *loss]) == 0
