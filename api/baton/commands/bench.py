@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,9 @@ from baton_bench.sweep import SweepPoint, plan_of, sweep_points, sweep_table
 from baton_core.errors import InvalidConfigError
 from baton_simulator.capacity.output_files import require_writable, writing
 from baton_simulator.capacity.plots import require_plots
+
+_OF_FILES: Final = ("save_detailed", "result_dir", "result_filename", "metadata")
+"""Fields of flags that say what is written of results."""
 
 
 def bench_serve(args: argparse.Namespace) -> int:
@@ -88,6 +91,8 @@ class _Reporter:
                 _make_folder("--result-filename", name, (self._folder / name).parent)
                 if args.benchmark == "serve":
                     require_writable(self._folder / name, "--result-filename")
+        elif unused := [f"--{name.replace('_', '-')}" for name in _OF_FILES if getattr(args, name)]:
+            sys.stderr.write(f"baton bench: without --save-result, {', '.join(unused)} write nothing\n")
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:

@@ -52,3 +52,11 @@ def test_a_result_is_a_line_of_its_own_behind_a_file_that_ends_amid_one(tmp_path
     flags = ["--disable-tqdm", "--append-result", "--result-filename", str(path)]
     assert main(["bench", "serve", *flags]) == 0
     assert [len(json.loads(line)) > 1 for line in path.read_text().splitlines()] == [False, True]
+
+
+def test_flags_of_files_that_are_not_written_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--disable-tqdm", "--save-detailed", "--result-filename", "x.json"]
+    assert main(["bench", "serve", *flags]) == 0
+    assert (
+        "without --save-result, --save-detailed, --result-filename write nothing\n" in capsys.readouterr().err
+    )
