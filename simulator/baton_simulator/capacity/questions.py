@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from baton_core.errors import InvalidConfigError
 from baton_core.requests.request_context import Slo
 from baton_simulator.capacity.figures import Figures, busy_by_role, measure
 from baton_simulator.capacity.fleet_run import FleetPlan, FleetRun, Loss
@@ -51,7 +52,11 @@ class Question:
         return rows
 
     def loss(self, name: str, workers: Sequence[str], at_s: float | None) -> dict[str, Figures]:
-        """With and without workers that are lost; by default when half of the requests have come."""
+        """With and without workers that are lost; by default when half of the requests have come.
+
+        Raises:
+            InvalidConfigError: all requests have ended by then.
+        """
         asks = self._asks(self.scale)
         at_s = asks[len(asks) // 2].at_s if at_s is None else at_s
         losing = replace(self.plan, loss=Loss(workers=tuple(workers), at_s=at_s))
@@ -60,6 +65,10 @@ class Question:
             self.report(label)
             run = FleetRun(plan, asks)
             run.run()
+            if at_s > (end_s := _end_s(run)):
+                raise InvalidConfigError(
+                    f"lose_at is {at_s:g}; allowed: up to {end_s:.3g}, when the last request ends"
+                )
             rows[label] = _measure(run, self.slo)
             rows[f"{label}, from then on"] = _measure(run, self.slo, since_s=min(at_s, asks[-1].at_s))
         return rows
@@ -81,10 +90,14 @@ def best(rows: dict[str, Figures]) -> str | None:
     return max(rows, key=lambda name: (rows[name].goodput_per_s, -rows[name].e2e.mean_s))
 
 
+def _end_s(run: FleetRun) -> float:
+    return max(result.ask.at_s + result.e2e_s for result in run.router.results.values())
+
+
 def _measure(run: FleetRun, slo: Slo, since_s: float = 0.0) -> Figures:
     """Return the figures of requests since then; workers' time is that of the whole run."""
     results = list(run.router.results.values())
-    duration_s = max(result.ask.at_s + result.e2e_s for result in results) - results[0].ask.at_s
+    duration_s = _end_s(run) - results[0].ask.at_s
     busy = busy_by_role({name: worker.busy_s for name, worker in run.workers.items()}, duration_s)
     return measure(
         [result for result in results if result.ask.at_s >= since_s],

@@ -97,6 +97,7 @@ def test_a_picture_needs_its_library(
         (("--divisor", "100"), "--divisor is 100; allowed: a divisor of 512"),
         (("--lose", "rack-8"), "--lose is 'rack-8'; allowed: rack-0 to rack-1"),
         (("--lose", "1P", "--sweep", "ratio"), "--sweep is 'ratio'; allowed: nothing beside --lose"),
+        (("--lose", "1P", "--lose-at", "99"), "--lose-at is 99; allowed: up to 2."),
         (("--hardware", "z80"), "--hardware is 'z80'; allowed: b200"),
         (("--json", "/nowhere/answer.json"), "--json is '/nowhere/answer.json'; allowed"),
         (("--json", "/tmp"), "--json is '/tmp'; allowed: a file that can be written (it is a folder)"),
