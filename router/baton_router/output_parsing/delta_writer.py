@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from baton_router.output_parsing.output_parser import OutputDelta, TextDelta, ToolCallDelta
+from baton_router.text.characters import without_half_pairs
 
 ChooseId = Callable[[], str]
 
@@ -70,12 +71,14 @@ class DeltaWriter:
         self._kept.clear()
         self._blank.clear()
         self._is_blank = True
+        name = without_half_pairs(name)
         self._deltas.append(ToolCallDelta(index=self._num_calls, call_id=self._choose_id(), name=name))
         self._num_calls += 1
 
     def arguments(self, text: str) -> None:
         """Add to the JSON text of the last call's arguments."""
         if text:
+            text = without_half_pairs(text)
             self._deltas.append(ToolCallDelta(index=self._num_calls - 1, arguments=text))
 
     def end(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from baton_core.requests.logprobs import PositionLogprobs
 
@@ -13,6 +15,25 @@ REPLACEMENT: Final = "\ufffd"
 _REPLACEMENT_BYTES: Final = REPLACEMENT.encode()
 _MAX_CHARACTER_BYTES: Final = 4
 _Utf8: Final = getincrementaldecoder("utf-8")
+_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def without_half_pairs(text: str) -> str:
+    """Return the text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold."""
+    return text.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
+
+
+def read_json(text: str) -> Any:
+    """Return the value of JSON that a model wrote, without halves of surrogate pairs.
+
+    Raises:
+        ValueError: `text` is no JSON.
+        RecursionError: it is nested too deeply.
+    """
+    value = json.loads(text)
+    if not _ESCAPED_HALF.search(text):
+        return value
+    return json.loads(without_half_pairs(json.dumps(value, ensure_ascii=False)))
 
 
 class CharacterStream:

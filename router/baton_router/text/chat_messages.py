@@ -6,7 +6,6 @@ Templates know one form or the other of a content, and arguments as objects.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -14,6 +13,7 @@ from typing import Any, Final, Self
 from jinja2 import nodes
 
 from baton_core.errors import InvalidRequestError
+from baton_router.text.characters import read_json
 
 _TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Types of parts, and the key of each that has its text."""
@@ -129,7 +129,7 @@ def _read_arguments(arguments: object) -> object:
     value = arguments
     if isinstance(arguments, str):
         try:
-            value = json.loads(arguments)
+            value = read_json(arguments)
         except (ValueError, RecursionError):
             value = None
     return {} if value is None else value

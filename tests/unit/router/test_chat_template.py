@@ -207,6 +207,8 @@ def test_a_message_without_calls_has_no_list_of_them() -> None:
         ("[1, 2]", "[1, 2]"),
         ([1, 2], "[1, 2]"),
         ('"Berlin"', '"Berlin"'),
+        ('{"a\\ud83d": "\\ude00"}', '{"a\ufffd": "\ufffd"}'),
+        ('["\\ud83d\\ude00"]', '["😀"]'),
         ("[" * 100_000, "{}"),
     ],
 )

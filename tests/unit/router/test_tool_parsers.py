@@ -247,6 +247,34 @@ def test_a_mistral_list_breaks_off_after_its_good_calls() -> None:
     assert answer.content == ', {"nam": 1}]'
 
 
+# --- halves of surrogate pairs, which JSON and Python can write and UTF-8 cannot hold ---
+
+HALF = "\\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "call"),
+    [
+        ("hermes", f'<tool_call>{{"name": "f{HALF}", "arguments": {{}}}}</tool_call>', ("f\ufffd", "{}")),
+        (
+            "hermes",
+            f'<tool_call>{{"name": "f", "arguments": "{{\\"a\\": \\"{HALF}\\"}}"}}</tool_call>',
+            ("f", '{"a": "\ufffd"}'),
+        ),
+        ("pythonic", f'[f(a="{HALF}", b="{HALF}\\ude00")]', ("f", '{"a": "\ufffd", "b": "😀"}')),
+        (
+            "qwen3_coder",
+            f'<function=f><parameter=items>["{HALF}"]</parameter></function>',
+            ("f", '{"items": ["\ufffd"]}'),
+        ),
+    ],
+)
+def test_half_a_surrogate_pair_is_a_replacement_character(
+    name: str, text: str, call: tuple[str, str]
+) -> None:
+    assert parse(name, text, (TYPED,)).tool_calls == calls(call)
+
+
 # --- cost ---
 
 LONG = "x<\\n" * 25_000

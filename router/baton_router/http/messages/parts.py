@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 
 from baton_router.http.chat.tool_choice import ToolUse
@@ -30,6 +29,7 @@ from baton_router.output_parsing.output_parser import (
     ToolCallDelta,
 )
 from baton_router.requests.generation import Delta
+from baton_router.text.characters import read_json
 
 PartEvent = BlockStart | BlockDelta | BlockStop
 _EMPTY_TEXT = TextPart(text="")
@@ -150,9 +150,9 @@ def _whole(part: Part, text: str, signature: str) -> Part:
 
 
 def _arguments(text: str) -> dict[str, object]:
-    """Return the arguments of a call; none where the model's text ends within them, or is no object."""
+    """Return the arguments of a call; none where their text is cut off, is no object or nested too deeply."""
     try:
-        arguments = json.loads(text or "{}")
-    except ValueError:
+        arguments = read_json(text or "{}")
+    except (ValueError, RecursionError):
         return {}
     return arguments if isinstance(arguments, dict) else {}
