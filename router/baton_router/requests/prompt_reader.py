@@ -136,6 +136,7 @@ class PromptReader:
                 self._tokenizer,
                 self._limits.reasoning,
                 is_structured=params.structured_outputs is not None,
+                continues_text=isinstance(request.prompt, Conversation) and request.prompt.continues_text,
             ),
         )
 

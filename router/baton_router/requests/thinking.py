@@ -29,16 +29,25 @@ class Thinking(StrEnum):
     """The prompt has ended it."""
 
 
-def find_thinking(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) -> Thinking:
+def find_thinking(
+    prompt_token_ids: TokenIds,
+    tokenizer: Tokenizer,
+    markers: ReasoningMarkers,
+    *,
+    continues_text: bool = False,
+) -> Thinking:
     """Return the state of the reasoning after the prompt, by the markers in its last turn.
 
-    A turn begins after a special token, so markers that users write do not count.
+    A turn begins after an added token such as `<|im_start|>`, so markers that users write do not count.
+
+    Args:
+        continues_text: the output continues a message that has text, which is no reasoning without a marker.
     """
     turn = _last_turn(prompt_token_ids, tokenizer, markers)
     start, end = turn.rfind(markers.start), turn.rfind(markers.end)
     if start > end:
         return Thinking.INSIDE
-    if end >= 0:
+    if end >= 0 or continues_text:
         return Thinking.OVER
     return Thinking.INSIDE if markers.is_implied else Thinking.BEFORE
 
@@ -47,8 +56,8 @@ def _last_turn(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: Reason
     own = (markers.start, markers.end)
     tail = prompt_token_ids[-_MAX_TURN_TOKENS:]
     for at in range(len(tail), 0, -1):
-        is_special = not tokenizer.is_decoded(tail[at - 1], skip_special_tokens=True)
-        if is_special and tokenizer.added_text(tail[at - 1]) not in own:
+        added = tokenizer.added_text(tail[at - 1]) or ""
+        if added not in own and added.strip():  # tokenizers add tokens for runs of spaces as well
             return tokenizer.decode(tail[at:], skip_special_tokens=False)
     return tokenizer.decode(tail, skip_special_tokens=False)
 
@@ -60,6 +69,7 @@ def read_thinking(
     markers: ReasoningMarkers | None,
     *,
     is_structured: bool,
+    continues_text: bool = False,
 ) -> ThinkingBudget | None:
     """Return the budget of thought in tokens, None where workers need not follow the thinking.
 
@@ -76,7 +86,7 @@ def read_thinking(
         raise InvalidRequestError("thinking_token_budget", budget, allowed)
     if budget is None and not is_structured:
         return None
-    thinking = find_thinking(prompt_token_ids, tokenizer, markers)
+    thinking = find_thinking(prompt_token_ids, tokenizer, markers, continues_text=continues_text)
     if thinking is Thinking.OVER and is_structured:
         return None
     is_inside = thinking is Thinking.INSIDE

@@ -53,6 +53,14 @@ class Conversation:
     content_formats: ContentFormats | None = None
     """Formats of contents that the template gets; None detects those that it takes."""
 
+    @property
+    def continues_text(self) -> bool:
+        """True if the output continues a last message that has text already."""
+        if not (self.continue_final_message and self.messages):
+            return False
+        content = self.messages[-1].get("content")
+        return any(map(_has_text, [content] if isinstance(content, str) else content or ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatDefaults:
@@ -135,6 +143,12 @@ class ChatTemplate:
             allowed = f"what the model's chat template takes ({reason:.200})"
             raise UnprocessableRequestError("chat", f"messages of {roles}", allowed) from error
         return text if final_text is None else _cut(text, final_text)
+
+
+def _has_text(part: object) -> bool:
+    """Return whether a content, or a part of one, is more than white space."""
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _check(conversation: Conversation) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,22 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer with an added token for each marker, each turn's beginning and two spaces."""
+    folder = tmp_path_factory.mktemp("added")
+    shutil.copytree(BUNDLED, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    first = 1 + max(token["id"] for token in tokenizer["added_tokens"])
+    first = max(first, len(tokenizer["model"]["vocab"]))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    for token_id, text in enumerate(("<|user|>", "<|assistant|>", "<think>", "</think>", "  "), first):
+        tokenizer["added_tokens"].append({"id": token_id, "content": text, **flags})
+    path.write_text(json.dumps(tokenizer))
+    return Tokenizer(read_model_folder(folder))
+
+
+@pytest.fixture(scope="module")
 def unmarked() -> Tokenizer:
     return Tokenizer(read_model_folder(BUNDLED))
 
@@ -78,6 +95,16 @@ def test_the_answers_own_turn_says_where_the_thinking_stands(
             assert find_thinking(prompt, tokenizer, MARKERS) is place
             implied = Thinking.INSIDE if place is Thinking.BEFORE else place
             assert find_thinking(prompt, tokenizer, IMPLIED) is implied
+
+
+def test_a_turn_begins_after_tokens_that_are_added_and_not_special(added: Tokenizer) -> None:
+    for before in ("", "And </think>?", "What is <think>?", "a  b"):
+        for turn, place in PLACES:
+            prompt = encode(added, f"<|endoftext|><|user|>{before}<|assistant|>{turn}")
+            assert find_thinking(prompt, added, MARKERS) is place
+    spaced = encode(added, "<|assistant|><think>a  b")
+    assert added.added_text(spaced[-2]) == "  "
+    assert find_thinking(spaced, added, MARKERS) is Thinking.INSIDE
 
 
 def test_without_special_tokens_the_whole_prompt_is_looked_at(unmarked: Tokenizer) -> None:
@@ -130,6 +157,42 @@ def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -
     assert read(use("deepseek_r1", unmarked, ""), "Hm.</think>So.") == split
     assert read(use("deepseek_r1", unmarked, "<think></think>"), "So.") == plain
     assert find_reasoning(HttpSettings(), Conversation(messages=()), (), unmarked) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning"),
+    [
+        ("The answer is", None),
+        ([{"type": "text", "text": "The answer is"}], None),
+        ("<think>Let me see: the answer is", " 5."),
+        ("", " 5."),
+        ([{"type": "text", "text": "\n"}], " 5."),
+        (None, " 5."),
+    ],
+)
+def test_text_that_the_output_continues_is_no_reasoning(
+    unmarked: Tokenizer, content: Any, reasoning: str | None
+) -> None:
+    text = content[0]["text"] if isinstance(content, list) else content or ""
+    conversation = Conversation(
+        messages=({"role": "assistant", "content": content},),
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
+    settings = HttpSettings(reasoning_parser="deepseek_r1")
+    found = find_reasoning(settings, conversation, encode(unmarked, ANSWER + text), unmarked)
+    assert found is not None
+    assert read(found, " 5.").reasoning == reasoning
+
+
+def test_text_that_the_output_continues_has_its_form_at_once(unmarked: Tokenizer) -> None:
+    prompt = encode(unmarked, ANSWER + '{"a":')
+    waits = [
+        read_thinking(None, prompt, unmarked, IMPLIED, is_structured=True, continues_text=continues)
+        for continues in (False, True)
+    ]
+    assert waits[0] is not None
+    assert waits[1] is None
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ def find_reasoning(
         return None
     parser = find_reasoning_parser(settings.reasoning_parser)
     template_arguments = settings.answers.chat.complete(conversation).template_arguments
-    thinking = find_thinking(prompt_token_ids, tokenizer, markers_of(parser))
+    thinking = find_thinking(
+        prompt_token_ids, tokenizer, markers_of(parser), continues_text=conversation.continues_text
+    )
     return ReasoningUse(parser=parser, template_arguments=template_arguments, thinking=thinking)
 
 
