@@ -155,6 +155,9 @@ def _unkept_value(part: dict[str, Any]) -> str | None:
     first = part.get("prefixItems")
     if isinstance(first, list) and isinstance(most := part.get("maxItems"), int) and most < len(first):
         return "'maxItems' below the number of 'prefixItems'"
+    least = part.get("minItems") if "items" not in part else None
+    if isinstance(first, list) and isinstance(least, int) and least > len(first):
+        return "'minItems' above the number of 'prefixItems'"
     return None
 
 
@@ -179,6 +182,8 @@ def _unkept_combination(part: dict[str, Any]) -> str | None:
         return "'required' names that 'properties' has not"
     if isinstance(part.get("items"), list):
         return "a list of 'items'"
+    if "array" in types and constrained and not constrained & {"items", "prefixItems"}:
+        return "a list of any items beside other keywords"
     return None if constrained <= known else f"{sorted(constrained - known)[0]!r} beside 'type'"
 
 

@@ -5,10 +5,13 @@ So a request that migrates is compiled by the same library at each worker, whate
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
+from baton_core.requests.closed_schemas import strict_schema, strict_tag
 from baton_core.requests.expression_tree import has_nested_repetition
 from baton_core.requests.grammar_limits import is_lark
 from baton_core.requests.regex_syntax import parse_regex
@@ -34,7 +37,8 @@ def with_backend(params: StructuredOutputsParams, setting: str) -> StructuredOut
     """Return the grammar with the library that compiles it.
 
     A grammar has that of its notation: xgrammar for EBNF, llguidance for Lark's. Otherwise `auto` stands for
-    xgrammar where it enforces all of the grammar and matches it fast, else for llguidance.
+    xgrammar where it enforces all of the grammar and matches it fast, else for llguidance, whose schemas are
+    closed then where xgrammar's are.
 
     Args:
         params: within the bounds that `check_grammar_limits` checks.
@@ -45,6 +49,20 @@ def with_backend(params: StructuredOutputsParams, setting: str) -> StructuredOut
         return replace(params, backend=setting)
     # xgrammar follows every way in which nested repetitions can match, and the ways of a step multiply.
     is_slow = params.regex is not None and has_nested_repetition(parse_regex(params.regex))
+    if not is_slow and unsupported_part(params) is None:
+        return replace(params, backend="xgrammar")
     return replace(
-        params, backend="guidance" if is_slow or unsupported_part(params) is not None else "xgrammar"
+        params,
+        backend="guidance",
+        json=_rewritten(params.json, strict_schema),
+        structural_tag=_rewritten(params.structural_tag, strict_tag),
     )
+
+
+def _rewritten(text: str | None, rewrite: Callable[[Any], Any]) -> str | None:
+    """Return JSON text with its value rewritten; the same text where that changes nothing."""
+    if text is None:
+        return None
+    value = json.loads(text)
+    rewritten = rewrite(value)
+    return text if rewritten == value else json.dumps(rewritten, separators=(",", ":"))

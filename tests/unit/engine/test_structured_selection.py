@@ -65,3 +65,49 @@ def test_a_grammar_means_the_same_under_every_setting(
     compiled = backends(setting).compile(StructuredOutputsParams(grammar=grammar))
     assert accepts(compiled, good)
     assert not accepts(compiled, bad)
+
+
+NAMED = {"a": {"type": "string"}}
+MORE = '{"a":"x","b":1}'
+ONE = '{"a":"x"}'
+
+
+@pytest.mark.parametrize("unknown_to_xgrammar", [{}, {"d": {"type": "string", "minLength": 1}}])
+@pytest.mark.parametrize(
+    ("schema", "open_text", "closed_text"),
+    [
+        ({"type": "object", "properties": NAMED}, MORE, ONE),
+        ({"anyOf": [{"type": "object", "properties": NAMED}, {"type": "null"}]}, MORE, ONE),
+        ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[1,2]", "[1]"),
+    ],
+)
+def test_auto_closes_schemas_alike_whichever_library_it_takes(
+    schema: dict[str, Any], open_text: str, closed_text: str, unknown_to_xgrammar: dict[str, Any]
+) -> None:
+    whole = {"type": "object", "properties": {"v": schema, **unknown_to_xgrammar}}
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": whole}}
+    for form in ({"json": whole}, {"structural_tag": tag}):
+        params = StructuredOutputsParams(**form)  # type: ignore[arg-type]
+        assert with_backend(params, "auto").backend == ("guidance" if unknown_to_xgrammar else "xgrammar")
+        closed = backends("auto").compile(params)
+        assert accepts(closed, f'{{"v": {closed_text}}}'.replace(",", ", ").replace(":", ": "))
+        assert not accepts(closed, f'{{"v": {open_text}}}'.replace(",", ", ").replace(":", ": "))
+        is_open = accepts(backends("guidance").compile(params), f'{{"v":{open_text}}}')
+        assert is_open, "as vLLM's, the library that is named leaves them open"
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (
+            {"allOf": [{"type": "object", "properties": NAMED}, {"properties": {"b": {"type": "integer"}}}]},
+            MORE,
+        ),
+        ({"type": "object", "properties": NAMED, "required": ["b"]}, MORE),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 2}, "[1, 2]"),
+        ({"type": "array", "minItems": 1}, "[1, 2]"),
+        ({"type": ["array", "object"], "properties": NAMED}, "[1, 2]"),
+    ],
+)
+def test_auto_leaves_open_what_could_not_be_met_otherwise(schema: dict[str, Any], text: str) -> None:
+    assert accepts(backends("auto").compile(StructuredOutputsParams(json=schema)), text)  # type: ignore[arg-type]
