@@ -1,9 +1,9 @@
 """Calls as Qwen3-Coder writes them.
 
 `<tool_call><function=f><parameter=key>value</parameter>...</function></tool_call>`, each tag on a line of its
-own; a missing `<tool_call>`, `</function>` or `</tool_call>` is forgiven. A value is bare text: the tool's
-schema says of what type. Strings go out as they come in, other values when they are complete. Only within a
-value do the arguments of a call that breaks off stay open.
+own; a missing `<tool_call>`, `</parameter>`, `</function>` or `</tool_call>` is forgiven. A value is bare
+text: the tool's schema says of what type. Strings go out as they come in, other values when they are
+complete. Only within a value do the arguments of a call that breaks off stay open.
 
 Source: the chat template of Qwen/Qwen3-Coder-30B-A3B-Instruct.
 """
@@ -22,7 +22,9 @@ from baton_router.output_parsing.typed_values import schema_types, typed_json
 _START: Final = Markers("<tool_call>", "<function=")
 _FUNCTION: Final = Markers("<function=")
 _IN_FUNCTION: Final = Markers("<parameter=", "</function>", "</tool_call>")
-_END_OF_VALUE: Final = Markers("\n</parameter>", "</parameter>")
+_END_OF_PARAMETER: Final = "</parameter>"
+_AFTER_VALUE: Final = (_END_OF_PARAMETER, "<parameter=", "</function>", "</tool_call>")
+_END_OF_VALUE: Final = Markers(*(line + tag for line in ("\n", "") for tag in _AFTER_VALUE))
 _END_OF_CALL: Final = Markers("</tool_call>")
 _NAME: Final = re.compile(r"[^<>\n]+")
 
@@ -124,7 +126,7 @@ class Qwen3CoderToolParser(ToolParser):
         if not marker:
             return self._hold(text, end)
         self._end_value()
-        return end + len(marker)
+        return end + len(marker) if marker.endswith(_END_OF_PARAMETER) else end
 
     def _add_to_value(self, piece: str) -> None:
         if self._is_string:

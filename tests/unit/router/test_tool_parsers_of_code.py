@@ -86,11 +86,19 @@ def test_strings_of_a_qwen3_coder_call_stream() -> None:
         "<function=f>\n<parameter=count>\n1\n</parameter>\n</function>",
         "<tool_call><function=f><parameter=count>1</parameter></function>",
         "<tool_call>\n<function=f>\n<parameter=count>\n1\n</parameter>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=count>\n1\n</function>\n</tool_call>",
+        "<tool_call><function=f><parameter=count>1</tool_call>",
     ],
 )
 def test_a_qwen3_coder_call_may_lack_a_tag(text: str) -> None:
     answer = parse("qwen3_coder", text, (TYPED,))
     assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"count": 1}')))
+
+
+def test_a_qwen3_coder_value_ends_where_the_next_one_begins() -> None:
+    text = "<function=f>\n<parameter=text>\na\n\n<parameter=count>\n1<parameter=ratio>2\n</function>"
+    (call,) = parse("qwen3_coder", text, (TYPED,)).tool_calls
+    assert call.arguments == '{"text": "a\\n", "count": 1, "ratio": 2}'
 
 
 @pytest.mark.parametrize(
