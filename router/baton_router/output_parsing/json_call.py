@@ -86,8 +86,8 @@ class JsonCall:
         return self._scan(self._in_value, at)
 
     def _in_arguments(self, text: str, at: int) -> int:
-        end = self._scanner.feed(text, at)
-        self._out.arguments(text[at:end])
+        end, taken = self._scanner.read(text, at)
+        self._out.arguments(taken)
         if end < len(text) or self._scanner.is_done:
             self._follow_scanner()
         return end
@@ -103,8 +103,8 @@ class JsonCall:
         if self._key == "name":
             self._name = json.loads(value)
         elif self._key in _ARGUMENTS and value != "null":
-            self._early_arguments = json.loads(value).strip() if value[0] == '"' else value
-            self.is_broken = not _is_object(self._early_arguments)
+            self._early_arguments = _object(json.loads(value).strip() if value[0] == '"' else value)
+            self.is_broken = not self._early_arguments
         if self._name and self._early_arguments and not self.is_broken:
             self._begin(self._name)
             self._out.arguments(self._early_arguments)
@@ -131,9 +131,9 @@ class JsonCall:
         return at
 
     def _feed_token(self, text: str, at: int) -> int:
-        end = self._scanner.feed(text, at)
+        end, taken = self._scanner.read(text, at)
         self._out.keep(text[at:end])
-        self._token.append(text[at:end])
+        self._token.append(taken)
         self.is_broken = self._scanner.is_broken
         return end
 
@@ -154,9 +154,11 @@ class JsonCall:
         return at + 1
 
 
-def _is_object(text: str) -> bool:
+def _object(text: str) -> str:
+    """Return the text of one JSON object; empty where it is none."""
     scanner = JsonScanner()
-    return text.startswith("{") and scanner.feed(text, 0) == len(text) and scanner.is_done
+    end, taken = scanner.read(text, 0)
+    return taken if text.startswith("{") and end == len(text) and scanner.is_done else ""
 
 
 class _Place(StrEnum):

@@ -1,11 +1,13 @@
 """Follows one JSON value through text that arrives in pieces: where it ends, and whether it is JSON.
 
 Nothing is built and nothing looked at twice: a character costs constant time, whatever came before it.
+Control characters within strings, which JSON forbids and models write, are escaped.
 Source: RFC 8259.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from enum import StrEnum
 from typing import Final
@@ -98,18 +100,29 @@ class JsonScanner:
         self._closers: list[str] = []
         self._string_ends: str = _State.AFTER
 
-    def feed(self, text: str, at: int) -> int:
-        """Take characters of `text` from `at` on; return the index of the first one that was not taken."""
+    def read(self, text: str, at: int) -> tuple[int, str]:
+        """Take characters of `text` from `at` on.
+
+        Returns:
+            The index of the first one that was not taken, and those that were, as JSON.
+        """
+        taken: list[str] = []
+        start = at
         while at < len(text) and not self.is_done:
             if self._state is _State.STRING:
                 found = _SPECIAL.search(text, at)
                 if found is None:
-                    return len(text)
+                    at = len(text)
+                    break
                 at = found.start()
+                if text[at] < " ":
+                    taken += (text[start:at], json.dumps(text[at])[1:-1])
+                    at = start = at + 1
+                    continue
             if not self._take(text[at]):
                 break
             at += 1
-        return at
+        return at, "".join((*taken, text[start:at]))
 
     def _take(self, character: str) -> bool:
         """Return whether the value continues, or ends, with this character."""

@@ -146,8 +146,8 @@ class ToolParser(OutputParser):
 
     def _read_arguments(self, scanner: JsonScanner, text: str, at: int, then: State) -> int:
         """Let `scanner` take the arguments of the call that has begun. Where they break, they end."""
-        end = scanner.feed(text, at)
-        self._out.arguments(text[at:end])
+        end, taken = scanner.read(text, at)
+        self._out.arguments(taken)
         if scanner.is_done or scanner.is_broken:
             self._state = then
         return end

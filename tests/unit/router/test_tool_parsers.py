@@ -119,7 +119,6 @@ def test_a_call_may_follow_a_malformed_one() -> None:
         ('{"a": undefined}', '{"a": '),
         ('{"a": 01}', '{"a": 0'),
         ('{"a": 1.}', '{"a": 1.'),
-        ('{"a": "line\nbreak"}', '{"a": "line'),
         ("{'a': 1}", "{"),
         ('{"a": 1,}', '{"a": 1,'),
         ('{"a": [1}', '{"a": [1'),
@@ -132,6 +131,25 @@ def test_arguments_end_where_they_stop_being_json_and_the_rest_is_content(argume
     answer = parse("hermes", f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
     assert answer.tool_calls == calls(("f", valid))
     assert answer.content == f"{arguments[len(valid) :]}}}</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "f\t", "arguments":\n{"a": "line\nbreak\x00\n"}}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments":\n{"a": "line\nbreak\x00\n"}, "name": "f\t"}</tool_call>'),
+        (
+            "hermes",
+            '<tool_call>{"name": "f\t", "arguments": "{\\"a\\": \\"line\\nbreak\x00\n\\"}"}</tool_call>',
+        ),
+        ("mistral", '[TOOL_CALLS][{"name": "f\t", "arguments": {"a": "line\nbreak\x00\n"}}]'),
+        ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "line\nbreak\x00\n"}'),
+    ],
+)
+def test_control_characters_in_strings_are_escaped(name: str, text: str) -> None:
+    (call,) = parse(name, text).tool_calls
+    assert call.name.strip() == "f"
+    assert call.arguments.strip() == '{"a": "line\\nbreak\\u0000\\n"}'
 
 
 def test_a_call_cut_off_in_its_arguments_keeps_what_there_is() -> None:
