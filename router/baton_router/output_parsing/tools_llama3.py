@@ -1,7 +1,7 @@
 """Calls as Llama 3.1 and 3.2 write them in JSON.
 
 `{"name": "f", "parameters": {...}}` at the beginning of the answer, or anywhere after `<|python_tag|>`;
-further calls after a semicolon. An answer that is some other JSON is content.
+further calls after a semicolon or white space. An answer that is some other JSON is content.
 
 Source: Meta, "Llama 3.1 model card and prompt formats", JSON based tool calling.
 """
@@ -35,4 +35,7 @@ class Llama3JsonToolParser(ToolParser):
         return self._read(self._call, text, at, then=self._after_call, otherwise=self._text)
 
     def _after_call(self, text: str, at: int) -> int:
+        if text[at] == "{":
+            self._begin_call()
+            return at
         return self._expect(text, at, _SEPARATOR, {";": self._begin_call}, otherwise=self._text)

@@ -180,8 +180,13 @@ def test_llama_calls_are_json_at_the_beginning(key: str, tag: str) -> None:
     assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
 
 
-def test_llama_calls_are_separated_by_semicolons() -> None:
-    text = '{"name": "f", "parameters": {"a": ";"}}; {"type": "function", "name": "g", "parameters": {}}'
+@pytest.mark.parametrize("separator", ["; ", ";", "\n", "", " \n"])
+def test_llama_calls_are_separated_by_semicolons_or_white_space(separator: str) -> None:
+    first, second = (
+        '{"name": "f", "parameters": {"a": ";"}}',
+        '{"type": "function", "name": "g", "parameters": {}}',
+    )
+    text = f"{first}{separator}{second}"
     assert parse("llama3_json", text) == ParsedOutput(
         content=None, reasoning=None, tool_calls=calls(("f", '{"a": ";"}'), ("g", "{}"))
     )
@@ -220,6 +225,8 @@ def test_json_that_is_no_call_streams_from_its_first_key_on() -> None:
 def test_text_after_a_llama_call_is_content() -> None:
     answer = parse("llama3_json", '{"name": "f", "parameters": {}}; and more')
     assert answer == ParsedOutput(content="; and more", reasoning=None, tool_calls=calls(("f", "{}")))
+    answer = parse("llama3_json", '{"name": "f", "parameters": {}}\n{"result": 5}')
+    assert answer == ParsedOutput(content='\n{"result": 5}', reasoning=None, tool_calls=calls(("f", "{}")))
 
 
 # --- Mistral ---
