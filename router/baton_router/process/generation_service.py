@@ -28,6 +28,7 @@ from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
 from baton_router.requests.resumption import PreparedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
+from baton_router.requests.thinking import warn_of_split_markers
 from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory
 from baton_router.streams.call_memory import EmbedsMemory, LogprobsMemory
@@ -96,6 +97,7 @@ class GenerationService:
         self._log_requests = log_requests or LoggedRequests()
         self.resume_tokens = resume_tokens or ResumeTokens()
         self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed, adapters=self.adapters)
+        warn_of_split_markers(tokenizer, limits.reasoning)
         self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)
         self.adapter_loading = AdapterLoading(self.adapters, threads, router, timeout_s)

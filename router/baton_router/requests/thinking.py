@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from typing import Final
 
@@ -11,6 +12,8 @@ from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_router.requests.request_limits import ReasoningMarkers
 from baton_router.text.prompts import TokenIds
 from baton_router.text.tokenization import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 UNLIMITED: Final = TOKEN_ID_LIMIT - 1
 """A budget of thought that no context holds."""
@@ -60,6 +63,18 @@ def _last_turn(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: Reason
         if added not in own and added.strip():  # tokenizers add tokens for runs of spaces as well
             return tokenizer.decode(tail[at:], skip_special_tokens=False)
     return tokenizer.decode(tail, skip_special_tokens=False)
+
+
+def warn_of_split_markers(tokenizer: Tokenizer, markers: ReasoningMarkers | None) -> None:
+    """Log each marker that is several tokens, which may merge with text beside it and is not found then."""
+    for text in (markers.start, markers.end) if markers else ():
+        if (num_tokens := len(tokenizer.encode(text, add_special_tokens=False))) > 1:
+            _log.warning(
+                "%r, which marks reasoning, is %d tokens of this model: budgets, structured outputs and "
+                "counts of tokens may miss it",
+                text,
+                num_tokens,
+            )
 
 
 def read_thinking(

@@ -17,7 +17,13 @@ from baton_router.output_parsing.output_parser import ParsedOutput, PlainParser,
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.request_limits import ReasoningMarkers
-from baton_router.requests.thinking import UNLIMITED, Thinking, find_thinking, read_thinking
+from baton_router.requests.thinking import (
+    UNLIMITED,
+    Thinking,
+    find_thinking,
+    read_thinking,
+    warn_of_split_markers,
+)
 from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
@@ -145,6 +151,16 @@ def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -
     assert starts(both, "") == (start,)
     assert starts(SamplingParams(thinking_token_budget=4), "<think>\n\n</think>\n\n") == (start,)
     assert read_thinking(None, (5,), marked, None, is_structured=True) is None
+
+
+def test_a_warning_names_markers_that_are_several_tokens(
+    marked: Tokenizer, unmarked: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_split_markers(marked, MARKERS)
+    warn_of_split_markers(unmarked, None)
+    assert not caplog.messages
+    warn_of_split_markers(unmarked, MARKERS)
+    assert [message[:9] for message in caplog.messages] == ["'<think>'", "'</think>"]
 
 
 def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -> None:
