@@ -23,6 +23,8 @@ _KEYS: Final = ("name", "type", "id", *_ARGUMENTS)
 class JsonCall:
     """One call. `is_done`: its `}` was taken; `is_broken`: what comes next cannot belong to a call.
 
+    `has_begun`: the arguments did, so that it is certain to be a call.
+
     Keys after the arguments may be any. Where a call breaks after its arguments began, they end there.
 
     Args:
@@ -40,7 +42,7 @@ class JsonCall:
         self._key = ""
         self._name = ""
         self._early_arguments = ""
-        self._has_begun = False
+        self.has_begun = False
 
     def feed(self, text: str, at: int) -> int:
         """Take characters of `text` from `at` on; return the index of the first one that was not taken."""
@@ -61,7 +63,7 @@ class JsonCall:
         if self._scanner.is_done:
             self._key = json.loads("".join(self._token))
             self._state = self._before_colon
-            self.is_broken = not self._has_begun and self._key not in _KEYS
+            self.is_broken = not self.has_begun and self._key not in _KEYS
         return end
 
     def _before_colon(self, text: str, at: int) -> int:
@@ -70,7 +72,7 @@ class JsonCall:
     def _before_value(self, text: str, at: int) -> int:
         if text[at] in WHITESPACE:
             return self._expect(text, at, {})
-        if self._has_begun:
+        if self.has_begun:
             return self._scan(self._in_value, at)
         return self._before_part(text, at)
 
@@ -95,7 +97,7 @@ class JsonCall:
     def _in_value(self, text: str, at: int) -> int:
         end = self._feed_token(text, at)
         self._follow_scanner()
-        if self._scanner.is_done and not self._has_begun:
+        if self._scanner.is_done and not self.has_begun:
             self._end_part("".join(self._token))
         return end
 
@@ -110,17 +112,17 @@ class JsonCall:
             self._out.arguments(self._early_arguments)
 
     def _after_value(self, text: str, at: int) -> int:
-        if text[at] == "}" and self._is_marked and self._name and not self._has_begun:
+        if text[at] == "}" and self._is_marked and self._name and not self.has_begun:
             self._begin(self._name)
             self._out.arguments("{}")
-        if text[at] == "}" and self._has_begun:
+        if text[at] == "}" and self.has_begun:
             self.is_done = True
             self._out.discard_kept()
             return at + 1
         return self._expect(text, at, {",": self._before_key})
 
     def _begin(self, name: str) -> None:
-        self._has_begun = True
+        self.has_begun = True
         self._out.start_call(name)
 
     def _scan(self, state: Callable[[str, int], int], at: int) -> int:

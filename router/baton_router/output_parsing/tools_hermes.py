@@ -1,7 +1,8 @@
 """Calls as Hermes and the Qwen chat models write them.
 
 `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, several one after the other, content around them.
-A missing end tag is forgiven, and so are arguments that are missing, null, or JSON within a string.
+A missing end tag or last `}` is forgiven, and so are arguments that are missing, null, or JSON within a
+string.
 
 Source: the chat templates of NousResearch/Hermes-2-Pro-Llama-3-8B and Qwen/Qwen3-8B.
 """
@@ -26,7 +27,10 @@ class HermesToolParser(ToolParser):
         self._state = self._in_call
 
     def _in_call(self, text: str, at: int) -> int:
-        return self._read(self._call, text, at, then=self._after_call, otherwise=self._start)
+        end = self._read(self._call, text, at, then=self._after_call, otherwise=self._start)
+        if self._call.is_broken and self._call.has_begun:
+            self._state = self._after_call
+        return end
 
     def _after_call(self, text: str, at: int) -> int:
         return self._expect(text, at, _END, {"</tool_call>": self._end_call}, otherwise=self._start)

@@ -46,6 +46,16 @@ def test_a_hermes_call_without_its_end_tag_is_one(end: str) -> None:
     assert (answer.content or "").strip() == end.strip()
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_hermes_call_without_its_last_brace_is_one(end: str) -> None:
+    answer = parse("hermes", f"<tool_call>{CALL[:-1]}{end}</tool_call>\n<tool_call>{CALL}</tool_call>")
+    assert answer == ParsedOutput(
+        content=None,
+        reasoning=None,
+        tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS)),
+    )
+
+
 def test_arguments_are_the_models_own_json_to_the_letter() -> None:
     arguments = (
         '{"a" : [1.50e+3, -0, {"b":null}, true] ,\n "c\\u00e9": "</tool_call> \\"\\\\ <tool_call>é😀"}'
