@@ -250,9 +250,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "assistant",
     ),
     ({"messages": HELLO * 4097}, "messages", "4096"),
-    ({"tools": []}, "tools", "length"),
     ({"tools": [WEATHER]}, "tool_choice", "--enable-auto-tool-choice"),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"tool_choice": "required", "tools": []}, "tool_choice", "no tools"),
     (
         {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
         "tool_choice.function.name",

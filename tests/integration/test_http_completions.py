@@ -157,7 +157,12 @@ def test_an_echo_precedes_the_answer() -> None:
             ids = TOKENIZER.encode(PROMPT)
             from_ids = await complete(client, prompt=list(ids), echo=True, max_tokens=0)
             assert from_ids["choices"][0]["text"] == PROMPT
-            assert from_ids["usage"]["completion_tokens"] == 0
+            assert from_ids["usage"] == {
+                "prompt_tokens": len(ids),
+                "completion_tokens": 0,
+                "total_tokens": len(ids),
+                "prompt_tokens_details": {"cached_tokens": 3},
+            }
             response = await client.post(COMPLETIONS, json={"prompt": PROMPT, "max_tokens": 0})
             assert error_of(response)[:2] == (400, "max_tokens")
 

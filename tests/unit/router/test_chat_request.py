@@ -75,6 +75,8 @@ def test_the_model_decides_where_tools_are_offered_and_nothing_else_is_said() ->
     assert plan(AUTO, tools=[TOOL]).tool_use.choice is Choice.AUTO
     assert plan(AUTO, tools=[TOOL], tool_choice=None).tool_use.choice is Choice.AUTO
     assert plan(AUTO).tool_use.choice is Choice.NONE
+    assert plan(AUTO, tools=[]).tool_use.choice is Choice.NONE
+    assert plan(AUTO, tools=[], tool_choice="auto").tool_use.choice is Choice.NONE
     assert "structured_outputs" not in plan(AUTO, tools=[TOOL], tool_choice="auto").sampling
 
 

@@ -102,7 +102,7 @@ class NamedTool(Fields, kw_only=True):
 
 
 Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
-Tools = Annotated[list[ChatTool], msgspec.Meta(min_length=1, max_length=MAX_TOOLS)]
+Tools = Annotated[list[ChatTool], msgspec.Meta(max_length=MAX_TOOLS)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 

@@ -97,7 +97,7 @@ def read_tool_use(
             whose calls are forced takes no object.
     """
     tools = tuple(Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in offered)
-    if wanted is None:
+    if wanted is None or (wanted == "auto" and not tools):
         wanted = "auto" if tools else "none"
     if wanted == "none":
         return ToolUse(tools=tools, parser_name=parser_name)

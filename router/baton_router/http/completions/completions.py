@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from baton_core.errors import InvalidRequestError
 from baton_router.embeds.given_embeds import (
@@ -221,4 +222,6 @@ class _CompletionReply:
 
     def _billed(self, usage: Usage) -> Usage:
         """Return the usage to bill: only the prompt's tokens where only the prompt is shown."""
-        return usage if self._options.shows_output else usage_so_far(usage.prompt_tokens, 0)
+        if self._options.shows_output:
+            return usage
+        return replace(usage, completion_tokens=0, total_tokens=usage.prompt_tokens)

@@ -65,6 +65,8 @@ OutputItem = MessageItem | ReasoningItem | FunctionCallItem
 class InputTokensDetails(msgspec.Struct, kw_only=True):
     cached_tokens: int
     """Prompt tokens found in a prefix cache."""
+    cache_write_tokens: int = 0
+    """0: writing to the cache costs nothing. OpenAI's types demand the field."""
 
 
 class OutputTokensDetails(msgspec.Struct, kw_only=True):
