@@ -14,7 +14,11 @@ WORKERS: Final = gauge("baton_role_workers", "Workers that take requests and hav
 NEED: Final = gauge(
     "baton_role_need", "Workers that the role needs as a share of those it has; above 1 it is short", "role"
 )
-DESIRED: Final = gauge("baton_role_desired_workers", "Workers that the role should have", "role")
+DESIRED: Final = gauge(
+    "baton_role_desired_workers",
+    "Workers that the role should have; none in a router's first 30 s",
+    "role",
+)
 TTFT: Final = gauge(
     "baton_predicted_ttft_seconds", "Mean time that a prompt would wait at a prefill worker now"
 )
@@ -33,6 +37,7 @@ def report_scaling(page: Exposition, scaling: Scaling, slo: Slo, *, is_ready: bo
     for one in scaling.roles:
         page.add(WORKERS, one.num_workers, one.role)
         page.add(NEED, one.need, one.role)
-        page.add(DESIRED, one.num_desired, one.role)
+        if scaling.is_settled:
+            page.add(DESIRED, one.num_desired, one.role)
     page.add(TTFT, scaling.predicted_ttft_s)
     page.add(TPOT, scaling.predicted_tpot_s)

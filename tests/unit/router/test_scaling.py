@@ -46,7 +46,18 @@ def sampled(
 
 def test_an_idle_fleet_is_told_to_keep_one_worker_of_each_role() -> None:
     idle = [worker(f"p{n}", Role.PREFILL) for n in range(3)] + [worker("d", Role.DECODE)]
-    assert sampled(Scaling(), *idle, until_s=60.0) == {Role.PREFILL: 1, Role.DECODE: 1}
+    assert sampled(Scaling(), *idle, until_s=300.0) == {Role.PREFILL: 1, Role.DECODE: 1}
+
+
+def test_a_new_router_recommends_no_fewer_workers_than_there_are() -> None:
+    scaling, d = Scaling(), worker("d", Role.DECODE)
+    busy = [worker(f"p{n}", Role.PREFILL, num_queued_tokens=100 * (n < 3)) for n in range(10)]
+    assert sampled(scaling, *busy, d, until_s=28.0)[Role.PREFILL] == 10
+    assert not scaling.is_settled
+    assert scaling.roles[0].reason.endswith("; 5 would do, but the workers were watched for 28 s only")
+    assert sampled(scaling, *busy, d, since_s=30.0, until_s=298.0)[Role.PREFILL] == 10
+    assert scaling.is_settled
+    assert sampled(scaling, *busy, d, since_s=300.0, until_s=300.0)[Role.PREFILL] == 5
 
 
 def test_prompts_that_wait_longer_than_the_slo_allows_ask_for_prefill_workers_at_once() -> None:
@@ -110,7 +121,7 @@ def test_mixed_workers_count_in_both_roles_and_those_that_drain_in_none() -> Non
 
 def test_workers_whose_roles_may_change_are_needed_for_the_sum_of_both() -> None:
     def all_workers(scaling: Scaling, *workers: Worker) -> tuple[int, int, str]:
-        for second in range(0, 20, 2):
+        for second in range(0, 302, 2):
             *_, one = scaling.sample(second, workers, NOBODY)
         assert one.role is Role.MIXED
         return one.num_workers, one.num_desired, one.reason

@@ -3,7 +3,7 @@
 Part of a router's core. Prefill needs workers for the time that prompts keep them busy, and for a backlog:
 it has to be gone within a share of the TTFT SLO. Decode needs them for sequences, KV blocks and the TPOT SLO.
 Workers whose roles may change, as mixed ones, are needed for the sum of both.
-More are recommended at once, fewer only when a whole `down_s` has needed no more.
+More are recommended at once, fewer only when a whole `down_s` has needed no more, from the first sample on.
 """
 
 from __future__ import annotations
@@ -92,8 +92,15 @@ class Scaling:
         self._config = config or ScalingConfig()
         self._samples: deque[_Sample] = deque()
         self._desired: deque[tuple[float, dict[Role, int]]] = deque()
+        self._since_s = math.inf
+        self._watched_s = 0.0
         self.roles: tuple[RoleScaling, ...] = ()
         """The recommendations of the last sample."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True once needs are averages over `up_s`, in which workers find a new router."""
+        return self._watched_s >= self._config.up_s
 
     @property
     def predicted_ttft_s(self) -> float:
@@ -108,6 +115,8 @@ class Scaling:
     def sample(self, now: float, workers: Sequence[Worker], waiting: Waiting) -> tuple[RoleScaling, ...]:
         """Take a sample of all workers, and return the recommendations for each role."""
         config = self._config
+        self._since_s = min(self._since_s, now)
+        self._watched_s = now - self._since_s
         taking = [worker for worker in workers if worker[1].is_taking]
         self._samples.append(self._measure(now, taking, waiting))
         while self._samples[0].at_s < now - config.up_s:
@@ -158,6 +167,9 @@ class Scaling:
             reason = " and ".join(f"{one} needs {needed[one]:.1f}" for one in ROLES)
         if desired > latest[role]:
             reason += f"; {latest[role]} would do now, but {now - at_s:.0f} s ago {desired} were needed"
+        if desired < count and self._watched_s < self._config.down_s:
+            reason += f"; {desired} would do, but the workers were watched for {self._watched_s:.0f} s only"
+            desired = count
         return RoleScaling(
             role=role, num_workers=count, num_needed=needed[role], num_desired=desired, reason=reason
         )
