@@ -91,7 +91,12 @@ _SCALED_OBJECT: Final = _object(
     pollingInterval=_COUNT,
     minReplicaCount=_COUNT,
     maxReplicaCount=_COUNT,
-    fallback=_object(["failureThreshold", "replicas"], failureThreshold=_COUNT, replicas=_COUNT),
+    fallback=_object(
+        ["failureThreshold", "replicas"],
+        failureThreshold=_COUNT,
+        replicas=_COUNT,
+        behavior=_one_of("static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"),
+    ),
     advanced=_object(
         horizontalPodAutoscalerConfig=_object(
             behavior=_object(scaleDown=_object(stabilizationWindowSeconds=_COUNT))
@@ -104,7 +109,11 @@ _SCALED_OBJECT: Final = _object(
             type=_one_of("prometheus"),
             metricType=_one_of("AverageValue", "Value"),
             metadata=_object(
-                ["serverAddress", "query", "threshold"], serverAddress=_TEXT, query=_TEXT, threshold=_TEXT
+                ["serverAddress", "query", "threshold"],
+                serverAddress=_TEXT,
+                query=_TEXT,
+                threshold=_TEXT,
+                ignoreNullValues=_one_of("true", "false"),
             ),
         ),
     },

@@ -300,6 +300,8 @@ def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:
     assert scaled["scaleTargetRef"]["name"] == "demo-baton-decode"
     (trigger,) = scaled["triggers"]
     promql_parser.parse(trigger["metadata"]["query"])
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    assert scaled["fallback"]["behavior"] == "currentReplicasIfHigher"
     assert manifests["Deployment", "demo-baton-prefill"]["replicas"] == 2
     ranks = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in golden("ranks")}
     hpa = ranks["HorizontalPodAutoscaler", "demo-baton-decode"]
