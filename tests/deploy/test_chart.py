@@ -255,7 +255,10 @@ REFUSED: Final = [
     ("workers.decode.shmSize=9000M", "shmSize is 9000M"),
     ("workers.decode.enabled=false", "workers has no group that prefills, or none that decodes"),
     ("workers.decode.nodes=2", "workers.decode.nodes is 2; allowed: a divisor of its 1 ranks"),
-    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "no other group is enabled"),
+    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "role mixed, and prefill does"),
+    ("workers.b.role=decode,workers.b.autoscaling.enabled=true", "work of the role decode, and decode does"),
+    ("workers.b.role=mixed,workers.decode.autoscaling.enabled=true", "work of the role decode, and b does"),
+    ("router.args={--router-processes=2}", "router.args has --router-processes=2; allowed: one process"),
     (
         "workers.decode.autoscaling.enabled=true,workers.decode.autoscaling.minReplicas=9",
         "at most maxReplicas, 8",
