@@ -61,6 +61,7 @@ _SERVICE_MONITOR: Final = _object(
             port=_TEXT,
             path=_TEXT,
             interval=_DURATION,
+            relabelings={"type": "array", "items": _object(targetLabel=_TEXT, replacement=_TEXT)},
             scheme=_one_of("http", "https"),
             tlsConfig=_object(serverName=_TEXT, ca=_object(secret=_SECRET_KEY)),
             authorization=_object(type=_TEXT, credentials=_SECRET_KEY),

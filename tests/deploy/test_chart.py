@@ -345,6 +345,13 @@ def test_alerts_link_to_runbooks_where_they_are_read() -> None:
     assert all(link.startswith(f"{url}/") for link in links)
 
 
+def test_routers_and_workers_of_a_release_have_one_service_label() -> None:
+    monitors = [one["spec"]["endpoints"] for one in golden("redis") if one["kind"] == "ServiceMonitor"]
+    assert len(monitors) == 2
+    for (endpoint,) in monitors:
+        assert endpoint["relabelings"] == [{"targetLabel": "service", "replacement": "demo-baton"}]
+
+
 @needs_helm
 @pytest.mark.parametrize(("change", "reason"), REFUSED, ids=[change for change, _ in REFUSED])
 def test_values_that_cannot_hold_are_refused(change: str, reason: str) -> None:

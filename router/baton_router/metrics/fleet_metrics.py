@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, counter, gauge
 
 WORKERS: Final = gauge("baton_workers", "Workers of this router, and of its launcher", "role", "state")
+KV_USAGE: Final = gauge(
+    "baton_role_kv_cache_usage", "Share of the KV blocks in use at the role's workers", "role"
+)
 BROKEN_PAIRS: Final = gauge(
     "baton_broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
 )
@@ -36,7 +39,7 @@ RESTARTS: Final = counter(
     "baton_worker_restarts", "Starts of a worker by this router's launcher after the first one", "worker"
 )
 FAMILIES: Final = (
-    *(WORKERS, RESTARTS, BROKEN_PAIRS, RANK, STEP_AGE),
+    *(WORKERS, KV_USAGE, RESTARTS, BROKEN_PAIRS, RANK, STEP_AGE),
     *(QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE),
 )
 
@@ -48,6 +51,8 @@ def report_fleet(page: Exposition, model_name: str, fleet: Fleet, now: float) ->
     states += Counter((worker.role, worker.state) for worker in fleet.absent(now))
     for (role, state), count in sorted(states.items()):
         page.add(WORKERS, count, role, state)
+    for role, share in kv_usage(fleet).items():
+        page.add(KV_USAGE, share, role)
     for name, num_restarts in fleet.processes.num_restarts.items():
         page.add(RESTARTS, num_restarts, name)
     page.add(BROKEN_PAIRS, fleet.num_broken_pairs)
@@ -61,6 +66,17 @@ def report_fleet(page: Exposition, model_name: str, fleet: Fleet, now: float) ->
         page.add(PULL_RATE, rates.pull_bytes_per_s, name)
         if not info.metrics_address:
             _report_engine(page, model_name, info, load)
+
+
+def kv_usage(fleet: Fleet) -> dict[Role, float]:
+    """Return the share of the KV blocks in use, by the role of the workers."""
+    blocks: Counter[Role] = Counter()
+    available: Counter[Role] = Counter()
+    for info, load in fleet.workers():
+        role = load.role or info.role
+        blocks[role] += info.num_blocks
+        available[role] += load.num_available_blocks
+    return {role: 1 - available[role] / count for role, count in sorted(blocks.items()) if count}
 
 
 def state_of(load: WorkerLoad) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from typing import Final
 
-from baton_core.sessions.worker_info import Role
-from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.router_core import RouterCore
+from baton_router.metrics.fleet_metrics import kv_usage
 from baton_router.metrics.history import INTERVAL_S, Counts, History, Loads
 from baton_router.metrics.latency_window import Latency, LatencySummary
 from baton_router.metrics.request_metrics import RequestMetrics
@@ -78,16 +76,6 @@ def _loads(core: RouterCore, ttft_p90_s: float | None) -> Loads:
         num_queued=core.admission.num_waiting,
         num_running=sum(load.num_running for load in loads),
         num_waiting=sum(load.num_waiting for load in loads),
-        kv_usage=_kv_usage(core.fleet),
+        kv_usage=kv_usage(core.fleet),
         ttft_p90_s=ttft_p90_s,
     )
-
-
-def _kv_usage(fleet: Fleet) -> dict[Role, float]:
-    blocks: Counter[Role] = Counter()
-    available: Counter[Role] = Counter()
-    for info, load in fleet.workers():
-        role = load.role or info.role
-        blocks[role] += info.num_blocks
-        available[role] += load.num_available_blocks
-    return {role: 1 - available[role] / count for role, count in sorted(blocks.items()) if count}

@@ -13,7 +13,7 @@ from baton_core.requests.attempt_names import PROBE_MARK
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import Transferred
-from baton_core.sessions.worker_info import WorkerLoad
+from baton_core.sessions.worker_info import Role, WorkerLoad
 from baton_core.worker.worker_events import CompileGrammar, GrammarCompiled, StepDone
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_events import WorkerJoined, WorkerReported
@@ -212,6 +212,18 @@ def test_a_router_tells_for_a_worker_what_waits_there_by_reason() -> None:
     assert told["vllm:num_requests_waiting", ()] == 5
     assert told["vllm:num_requests_waiting_by_reason", ("capacity",)] == 3
     assert told["vllm:num_requests_waiting_by_reason", ("deferred",)] == 2
+
+
+def test_a_router_tells_how_full_the_pools_of_each_role_are() -> None:
+    core = RouterCore(RouterConfig())
+    for name, role, share in (("p", Role.PREFILL, 1.0), ("d", Role.DECODE, 0.5), ("e", Role.DECODE, 0.0)):
+        info = make_worker_info(name, role)
+        core.on_event(0.0, WorkerJoined(info=info))
+        load = WorkerLoad(num_available_blocks=round(share * info.num_blocks))
+        core.on_event(0.0, WorkerReported(worker_id=name, load=load))
+    told = samples_of(RouterMetrics("tiny", core, RequestMetrics()).exposition(is_ready=True))
+    assert told["baton_role_kv_cache_usage", ("prefill",)] == 0
+    assert told["baton_role_kv_cache_usage", ("decode",)] == 0.75
 
 
 def test_a_router_has_series_of_a_worker_before_its_first_request() -> None:
