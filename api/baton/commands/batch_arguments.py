@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from baton.commands.client_arguments import SERVER_URL
-from baton.commands.security_arguments import KEY, KEY_VARIABLES
+from baton.commands.security_arguments import KEY
+from baton.config.environment import KEY_VARIABLES
 from baton.config.flags import Flag
 
 BATCH_FLAGS: Final = (

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from baton.commands import security_arguments
 from baton.commands.security_arguments import key_of_environment
+from baton.config import environment
 from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from baton_bench.arrivals import Pace, Ramp, RampShape
 from baton_bench.http_client import Origin
@@ -28,7 +28,7 @@ from baton_service.tls import ClientTls
 from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import ID_TOKENS
 
-KEY_VARIABLES: Final = ("OPENAI_API_KEY", *security_arguments.KEY_VARIABLES)
+KEY_VARIABLES: Final = ("OPENAI_API_KEY", *environment.KEY_VARIABLES)
 DEFAULT_PORTS: Final = {Backend.OPENAI: 8000, Backend.OPENAI_CHAT: 8000, Backend.BATON_GRPC: 8100}
 _OWN_FILES: Final = 64
 """Descriptors that are no connections."""

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from baton.commands.security_arguments import KEY_VARIABLES, client_tls, key_of_environment
+from baton.commands.security_arguments import client_tls, key_of_environment
+from baton.config.environment import KEY_VARIABLES
 from baton_core.errors import ErrorCode, RequestError
 
 _TIMEOUT_S: Final = 600.0

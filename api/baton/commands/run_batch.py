@@ -17,7 +17,8 @@ import msgspec
 from baton.batch.lines import WITH_PRIORITY, asking, count_lines, digest_of
 from baton.batch.web_files import download, is_url, upload
 from baton.commands import cli_arguments as arguments
-from baton.commands.security_arguments import KEY_VARIABLES, key_of_environment
+from baton.commands.security_arguments import key_of_environment
+from baton.config.environment import KEY_VARIABLES
 from baton.processes.child import Child, running
 from baton_bench.http_client import HttpClient, Origin
 from baton_bench.progress import Progress

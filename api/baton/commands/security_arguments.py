@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from baton.config.environment import ENVIRONMENT
+from baton.config.environment import ENVIRONMENT, KEY_VARIABLES
 from baton.config.flags import Flag, Pattern
-from baton_service.process import API_KEY_VARIABLE
+from baton_core.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from baton_service.router_access import RouterAccess
     from baton_service.tls import ClientTls, ServerTls
 
-KEY_VARIABLES: Final = (API_KEY_VARIABLE, "VLLM_API_KEY")
-"""Variables with a router's key, the one that comes first."""
 KEY: Final = Pattern(r"[\x21-\x7e]{1,128}", "1 to 128 visible ASCII characters")
 
 
@@ -89,12 +87,25 @@ CLIENT_SECURITY_FLAGS: Final = (
 
 
 def key_of_environment(*names: str) -> str:
-    """The first of these variables that is set; empty: none is."""
-    return next(filter(None, map(ENVIRONMENT.get, names)), "")
+    """The first of these variables that is set, without white space around it; empty: none is.
+
+    Raises:
+        InvalidConfigError: it has characters that no header takes.
+    """
+    for name in names:
+        if key := ENVIRONMENT.get(name, "").strip():  # files that secrets are made from end with a newline
+            if not all("!" <= character <= "~" for character in key):
+                raise InvalidConfigError(f"{name} has other characters; allowed: visible ASCII")
+            return key
+    return ""
 
 
 def keys_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """The keys that are given, or the one of the environment."""
+    """The keys that are given, or the one of the environment.
+
+    Raises:
+        InvalidConfigError: that one has characters that no header takes.
+    """
     return args.api_key or tuple(filter(None, (key_of_environment(*KEY_VARIABLES),)))
 
 

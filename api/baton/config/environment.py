@@ -13,8 +13,11 @@ from typing import Any, Final
 from baton.config.flags import Flag, shown
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.sampling_params import MAX_N
+from baton_service.process import API_KEY_VARIABLE
 
 ENVIRONMENT: Final[Mapping[str, str]] = os.environ
+KEY_VARIABLES: Final = (API_KEY_VARIABLE, "VLLM_API_KEY")
+"""Variables with a router's key, the one that comes first."""
 MAX_N_VARIABLE: Final = "VLLM_MAX_N_SEQUENCES"
 CPU_KV_CACHE_VARIABLE: Final = "VLLM_CPU_KVCACHE_SPACE"
 """GiB of the KV cache of a worker on a CPU."""
@@ -97,10 +100,14 @@ def max_n_sequences(environment: Mapping[str, str] = ENVIRONMENT) -> int:
 
 
 def unread_variables(environment: Mapping[str, str] = ENVIRONMENT) -> list[str]:
-    """Return the variables of vLLM's that are set and not read, each with what sets the same, if anything."""
+    """Return the variables that are set and not read: vLLM's, with what sets the same, and empty keys."""
     read = _STANDS_FOR.keys() | _READ_ELSEWHERE | _NEEDLESS
     names = sorted(name for name in environment if name.startswith("VLLM_") and name not in read)
-    return [f"{name} (instead: {_INSTEAD[name]})" if name in _INSTEAD else name for name in names]
+    empty = [name for name in KEY_VARIABLES if name in environment and not environment[name].strip()]
+    return [
+        *(f"{name} (empty: it is no key)" for name in empty),
+        *(f"{name} (instead: {_INSTEAD[name]})" if name in _INSTEAD else name for name in names),
+    ]
 
 
 def _read(variable: str, text: str, flag: Flag, spelled: Callable[[str], str]) -> Any:

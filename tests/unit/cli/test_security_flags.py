@@ -41,6 +41,20 @@ def test_the_key_of_the_environment_stands_in(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("BATON_API_KEY", "outside")
     assert keys_of(parse(["router"])) == ("outside",)
     assert keys_of(parse(["router", "--api-key", "given"])) == ("given",)
+    monkeypatch.setenv("BATON_API_KEY", "of-a-file\n")
+    assert keys_of(parse(["router"])) == ("of-a-file",)
+
+
+@pytest.mark.parametrize(
+    "command", [("router",), ("decode-worker",), ("drain", "--address", "127.0.0.1:1"), ("complete", "x")]
+)
+def test_a_key_that_no_header_takes_is_refused_and_not_shown(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATON_API_KEY", "se\ncret")
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f"baton {command[0]}: BATON_API_KEY has other characters; allowed: visible ASCII\n")
 
 
 def test_a_child_gets_secrets_by_its_environment_and_keeps_none_there(

@@ -124,12 +124,14 @@ def test_kernels_are_cached_below_the_cache_root(monkeypatch: pytest.MonkeyPatch
 def test_variables_that_are_not_read_are_named_with_what_sets_the_same() -> None:
     environment = {
         "VLLM_PORT": "1",
+        "BATON_API_KEY": "\n",
         "VLLM_API_KEY": "k",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_TRITON_AWQ": "1",
         "HF_TOKEN": "t",
     }
     assert unread_variables(environment) == [
+        "BATON_API_KEY (empty: it is no key)",
         "VLLM_PORT (instead: --port and --grpc-port)",
         "VLLM_USE_TRITON_AWQ",
     ]
