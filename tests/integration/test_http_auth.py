@@ -153,8 +153,10 @@ def test_a_worker_needs_a_key_too(caplog: pytest.LogCaptureFixture) -> None:
                 )
                 await until(lambda: bool(caplog.messages))
                 said = caplog.messages[0]
-                assert said.startswith(f"router {address} refuses this worker, trying on: Incorrect API key")
-                assert said.endswith("; it wants a key, by --api-key or BATON_API_KEY")
+                assert said.startswith(f"router {address} refuses this worker: Incorrect API key")
+                assert said.endswith("; it wants a key, by --api-key or BATON_API_KEY; trying on")
+                assert worker.client.refusal is not None
+                assert said == f"{worker.client.refusal.message}; trying on"
                 joining.cancel()
                 await asyncio.gather(joining, return_exceptions=True)
                 await worker.client.close()

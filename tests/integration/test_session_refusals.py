@@ -121,8 +121,11 @@ def test_a_worker_does_not_end_while_one_of_its_routers_is_out_of_reach() -> Non
         async with serving(router) as port:
             links = links_to(worker, [port, unused_port])
             running = asyncio.create_task(links.run())
-            await until(lambda: router.num_checks > 2)
+            await until(lambda: router.num_checks > 2 and bool(links.unreachable))
             assert not running.done()
+            (text,) = links.unreachable
+            assert text.startswith(f"router 127.0.0.1:{unused_port} cannot be reached: ")
+            assert len(links.refusals) == 1
             running.cancel()
             await links.close()
 

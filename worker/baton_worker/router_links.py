@@ -64,6 +64,11 @@ class RouterLinks:
         refusals = (link.client.refusal for link in self._links.values())
         return [refusal.message for refusal in refusals if refusal is not None]
 
+    @property
+    def unreachable(self) -> list[str]:
+        """The reasons why routers cannot be reached now, a line for each."""
+        return [link.client.unreachable for link in self._links.values() if link.client.unreachable]
+
     def on_refusal(self) -> None:
         """End with an error once there is no router left that may take this worker."""
         refusals = [one.client.refusal for one in self._links.values() if not one.client.is_forwarded]

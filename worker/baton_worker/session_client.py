@@ -113,7 +113,8 @@ class SessionClient:
         self._dialing: asyncio.Task[None] | None = None
         self._is_closing = False
         self._is_on_stream = False
-        self._is_reachable = True
+        self.unreachable = ""
+        """The reason why the last try did not reach the router; empty if it answered."""
         self._is_told = False
         """The router, out of reach or not, has said that it goes."""
         self._router_name = ""
@@ -217,10 +218,9 @@ class SessionClient:
                 await call.write(hello)
                 frame = await call.read()
         except (TimeoutError, *_STREAM_ERRORS) as error:
-            self._note_refusal(None)
-            self._note_unreachable(await _status(call), error)
+            self._note_failure(await _status(call), error)
             return None
-        self._is_reachable, self._is_told = True, False
+        self.unreachable, self._is_told = "", False
         refusal = self._refusal_in(frame)
         self._note_refusal(refusal)
         if refusal is not None:
@@ -256,18 +256,21 @@ class SessionClient:
             _log.warning("%s; trying on", refusal.message)
         self._callbacks.on_refusal()
 
-    def _note_unreachable(self, status: grpc.StatusCode | None, error: Exception) -> None:
+    def _note_failure(self, status: grpc.StatusCode | None, error: Exception) -> None:
         """Log the first failure in a row; after a farewell there is nothing to say."""
-        if self._is_reachable:
-            is_refused = status is grpc.StatusCode.UNAUTHENTICATED
-            what = "refuses this worker" if is_refused else "cannot be reached"
-            is_silent = isinstance(error, TimeoutError)
-            silence = f"no answer to a hello within {self._timings.dead_after_s:g} s"
-            detail = silence if is_silent else _detail(error)
-            advice = self._access.advice(status, detail)
+        is_silent = isinstance(error, TimeoutError)
+        detail = f"no answer to a hello within {self._timings.dead_after_s:g} s" if is_silent else _detail(error)
+        reason = f"{detail}{self._access.advice(status, detail)}"
+        if status is grpc.StatusCode.UNAUTHENTICATED:
+            self.unreachable = ""
+            refused = f"router {self._address} refuses this worker: {reason}"
+            self._note_refusal(Refusal(refused, is_permanent=False))
+            return
+        self._note_refusal(None)
+        if not self.unreachable:
             level = logging.DEBUG if self._is_told else logging.WARNING
-            _log.log(level, "router %s %s, trying on: %s%s", self._address, what, detail, advice)
-        self._is_reachable = False
+            _log.log(level, "router %s cannot be reached, trying on: %s", self._address, reason)
+        self.unreachable = f"router {self._address} cannot be reached: {reason}"
 
     def _attach(self, welcome: pb.Welcome, offered: _Session | None) -> tuple[_Session, int] | None:
         """Resume the session that was offered or begin another; None if it ended during the exchange."""

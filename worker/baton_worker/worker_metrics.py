@@ -81,12 +81,14 @@ FAMILIES: Final = (
 
 
 class WorkerMetrics:
-    """The metrics of one worker. Its shell keeps `num_sessions`, `refusals` and `first_pulls`."""
+    """The metrics of one worker. Its shell keeps its public fields."""
 
     def __init__(self, model_name: str, core: WorkerCore, shared: SharedState | None = None) -> None:
         self.num_sessions = 0
         self.refusals: Callable[[], Sequence[str]] = tuple
         """Gives a line for each router that refuses this worker now, with the reason."""
+        self.unreachable: Callable[[], Sequence[str]] = tuple
+        """Gives a line for each router that cannot be reached now, with the reason."""
         self.first_pulls: Mapping[str, FirstPull] = {}
         self._engine = (model_name, core.config.worker_id)
         self._core = core
@@ -104,7 +106,7 @@ class WorkerMetrics:
         status = self._core.controls.status
         if status.fault:
             return f"faulty: {status.fault}"
-        return "" if self.num_sessions else "; ".join(self.refusals()) or "no router"
+        return "" if self.num_sessions else "; ".join((*self.refusals(), *self.unreachable())) or "no router"
 
     @property
     def why_not_ready(self) -> str:

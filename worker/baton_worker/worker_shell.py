@@ -165,6 +165,7 @@ class Worker:
             finds_more=parts.share.finds_routers,
         )
         self.metrics.refusals = lambda: self._routers.refusals
+        self.metrics.unreachable = lambda: self._routers.unreachable
         self._share = parts.share
         self._check = SelfCheck(self._core, self._loop.time)
         self._timer: asyncio.TimerHandle | None = None

@@ -281,6 +281,9 @@ def test_offers_that_end_by_time_are_counted_by_cause() -> None:
 def test_a_worker_is_healthy_while_a_router_gives_it_work() -> None:
     metrics = worker_metrics()
     assert metrics.problem == "no router"
+    metrics.refusals, metrics.unreachable = lambda: ["r1 refuses it"], lambda: ["r2 is away"]
+    assert metrics.problem == "r1 refuses it; r2 is away"
+    assert samples_of(metrics.exposition())["baton_session_refusals", ()] == 1
     metrics.num_sessions = 1
     assert metrics.problem == ""
     assert samples_of(metrics.exposition())["baton_sessions", ()] == 1
