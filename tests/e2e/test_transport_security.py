@@ -203,7 +203,7 @@ def test_a_worker_is_probed_and_drained_over_tls(site: Site, capsys: pytest.Capt
     hook += ["--ssl-ca-certs", site.authority.own.certfile]
     with httpx.Client(base_url=url, verify=site.tls(None).client_context()) as client:
         assert [client.get(path).status_code for path in ("/started", "/live", "/ready")] == [200] * 3
-        with pytest.raises(RequestError, match="does not drain: 401"):
+        with pytest.raises(RequestError, match="wants a key, by --api-key"):
             drain(parse(hook))
         assert drain(parse([*hook, "--api-key", KEY])) == 0
         assert capsys.readouterr().out == "the worker is drained\n"

@@ -15,6 +15,7 @@ from typing import Final
 from baton.commands.security_arguments import router_access
 from baton_core.errors import ErrorCode, RequestError
 from baton_service.port_probe import WORKER_HTTP
+from baton_service.process import API_KEY_VARIABLE
 from baton_service.router_access import RouterAccess
 from baton_worker.core.controls import OpenWork
 from baton_worker.probes import STARTING
@@ -71,6 +72,12 @@ def _ask_once(address: str, access: RouterAccess) -> OpenWork:
         raise RequestError(ErrorCode.UNAVAILABLE, f"address is {address!r}, {text}") from None
     finally:
         connection.close()
+    if response.status in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.METHOD_NOT_ALLOWED):
+        text = f"address is {address!r}, where no worker answers; allowed: {WORKER_HTTP.port}"
+        raise RequestError(ErrorCode.UNAVAILABLE, text)
+    if response.status == http.HTTPStatus.UNAUTHORIZED:
+        how = f"--api-key or {API_KEY_VARIABLE}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"the worker at {address} wants a key, by {how}")
     if response.status != http.HTTPStatus.OK:
         reason = f"{response.status} {body.decode(errors='replace').strip()}"
         text = f"the worker at {address} does not drain: {reason}"

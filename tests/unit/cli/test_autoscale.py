@@ -104,7 +104,10 @@ def test_a_drain_that_takes_too_long_fails_and_says_what_is_open(capsys: pytest.
 def test_a_worker_that_refuses_or_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with answering("POST", "/drain", b"allowed: a key\n", status=401) as address:
         assert main(["drain", "--address", address]) == 1
-        assert "does not drain: 401 allowed: a key" in capsys.readouterr().err
+        assert f"worker at {address} wants a key, by --api-key or BATON_API_KEY" in capsys.readouterr().err
+    with answering("POST", "/elsewhere", b"{}") as address:
+        assert main(["drain", "--address", address]) == 1
+        assert "where no worker answers; allowed: the --metrics-port of a worker" in capsys.readouterr().err
     assert main(["drain", "--address", address]) == 1
     assert "where no worker answers over HTTP" in capsys.readouterr().err
 
