@@ -76,7 +76,9 @@ def parse(
     if command.name:
         parsers[command.name].set_defaults(**defaults)
     if is_serving and "--parent-pid" not in argv:
-        parsers[command.name].set_defaults(**environment_defaults(command.flags))
+        named = {word.partition("=")[0].replace("--no-", "--", 1) for word in argv}
+        left_out = [flag for flag in command.flags if flag.name not in named]
+        parsers[command.name].set_defaults(**environment_defaults(left_out))
     args, unknown = root.parse_known_args(argv)
     parser = parsers[args.command]
     if unknown and command.name != BATCH:

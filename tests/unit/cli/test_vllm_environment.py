@@ -81,6 +81,13 @@ def test_a_wrong_value_is_refused_by_variable(
     assert capsys.readouterr().err == f"baton: {variable} is {value!r}; allowed: {allowed}\n"
 
 
+def test_a_wrong_value_beside_the_flag_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "abc")
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "maybe")
+    args = parse(["serve", "--idle-timeout=9", "--no-enable-operator-routes"])
+    assert (args.idle_timeout, args.enable_operator_routes) == (9, False)
+
+
 def test_the_space_of_a_cpus_kv_cache_is_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "0.5")
     settings = worker_settings(EngineArgs(device="cpu"))
