@@ -258,8 +258,8 @@ class SessionClient:
 
     def _note_failure(self, status: grpc.StatusCode | None, error: Exception) -> None:
         """Log the first failure in a row; after a farewell there is nothing to say."""
-        is_silent = isinstance(error, TimeoutError)
-        detail = f"no answer to a hello within {self._timings.dead_after_s:g} s" if is_silent else _detail(error)
+        silence = f"no answer to a hello within {self._timings.dead_after_s:g} s"
+        detail = silence if isinstance(error, TimeoutError) else _detail(error)
         reason = f"{detail}{self._access.advice(status, detail)}"
         if status is grpc.StatusCode.UNAUTHENTICATED:
             self.unreachable = ""
