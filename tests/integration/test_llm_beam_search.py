@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from baton import LLM, BeamSearchParams
+from baton import LLM, BeamSearchParams, LoRARequest
 from baton_core.errors import InvalidRequestError
+from tests.adapters import make_adapter
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.models import EOS_TOKEN_ID, make_model, make_prompt, reference_model
 
@@ -112,6 +114,21 @@ def test_what_beams_cannot_do_is_refused(given: dict[str, object], said: str) ->
 def test_a_width_beyond_the_logprobs_that_are_allowed_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="beam_width is 20; allowed: 1 to 10, half of max_logprobs"):
         llm.beam_search(PROMPTS, BeamSearchParams(20, 3))
+
+
+def test_each_prompt_of_a_search_has_its_adapter(llm: LLM, folder: Path, tmp_path: Path) -> None:
+    adapters = [LoRARequest(str(n), n, str(make_adapter(tmp_path / str(n), folder, seed=n))) for n in (1, 2)]
+    params = BeamSearchParams(2, 4, ignore_eos=True)
+    alone = llm.beam_search(PROMPTS[0], params)
+    args = replace(tiny_args(folder), enable_lora=True, max_loras=2)
+    with LLM.from_engine_args(args) as adapted:
+        for adapter in adapters:
+            alone += adapted.beam_search(PROMPTS[1], params, adapter)
+        given = [PROMPTS[0], PROMPTS[1], PROMPTS[1]]
+        assert adapted.beam_search(given, params, [None, *adapters]) == alone
+        with pytest.raises(InvalidRequestError, match="lora_request is 'a list of 2'; allowed: a list of 1"):
+            adapted.beam_search(given[:1], params, adapters)
+    assert len({output.sequences[0].text for output in alone}) == 3
 
 
 def test_one_beam_is_the_greedy_completion(llm: LLM) -> None:

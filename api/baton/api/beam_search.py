@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from baton.inputs import TokensPrompt
 from baton.logprobs import LogprobsOnePosition
+from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.requests.finish import FinishReason
+
+
+class Generate(Protocol):
+    """Complete prompts with the same parameters, each with the adapter of its place in the list."""
+
+    def __call__(
+        self,
+        prompts: list[TokensPrompt],
+        sampling_params: SamplingParams,
+        *,
+        lora_request: list[LoRARequest | None],
+    ) -> list[RequestOutput]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +73,17 @@ class BeamSearch:
     """The search for one prompt's completions."""
 
     def __init__(
-        self, prompt: TokensPrompt, params: BeamSearchParams, *, max_tokens: int, end_ids: Collection[int]
+        self,
+        prompt: TokensPrompt,
+        params: BeamSearchParams,
+        *,
+        max_tokens: int,
+        end_ids: Collection[int],
+        adapter: LoRARequest | None = None,
     ) -> None:
         """`end_ids` end a completion, as does its `max_tokens`-th token."""
+        self.adapter = adapter
+        """The adapter of each of its prompts."""
         self.beams = [Beam()]
         """The beams that continue; empty when the search is over."""
         self._prompt = prompt
@@ -140,13 +162,14 @@ class BeamSearch:
 def run_searches(
     searches: Sequence[BeamSearch],
     params: BeamSearchParams,
-    generate: Callable[[list[TokensPrompt], SamplingParams], list[RequestOutput]],
+    generate: Generate,
 ) -> None:
     """Advance all searches, a round of one token at a time, until they are over."""
     asked = SamplingParams(temperature=0.0, max_tokens=1, logprobs=2 * params.beam_width, detokenize=True)
     while any(search.beams for search in searches):
         prompts = [prompt for search in searches for prompt in search.prompts()]
-        outputs = iter(generate(prompts, asked))
+        adapters = [search.adapter for search in searches for _ in search.beams]
+        outputs = iter(generate(prompts, asked, lora_request=adapters))
         for search in searches:
             if search.beams:
                 search.advance([_first_position(next(outputs)) for _ in search.beams])

@@ -24,7 +24,6 @@ from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
 from baton.inputs import PromptType
-from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingRequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
@@ -178,13 +177,15 @@ class LLM(LLMOperations, PoolingMethods):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
-        lora_request: LoRARequest | None = None,
+        lora_request: LoRARequests = None,
         use_tqdm: UseTqdm = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """Find the `beam_width` most likely completions of each prompt, the best first.
 
-        `concurrency_limit` is how many prompts are searched at a time; None is all.
+        Args:
+            lora_request: the adapter for all prompts, or one, or None, for each.
+            concurrency_limit: how many prompts are searched at a time; None is all.
 
         Raises:
             InvalidRequestError: a prompt or a parameter is out of range.
@@ -195,7 +196,8 @@ class LLM(LLMOperations, PoolingMethods):
             self.llm_engine,
             as_list(prompts),
             params,
-            partial(self.generate, use_tqdm=False, lora_request=lora_request),
+            partial(self.generate, use_tqdm=False),
+            lora_request=lora_request,
             use_tqdm=use_tqdm,
             concurrency_limit=concurrency_limit,
         )
