@@ -172,6 +172,24 @@ def test_after_a_switch_without_room_for_the_pool_it_wakes_up_with_the_new_weigh
     assert tokens(llm) == tokens_of(folders[1])
 
 
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
+def test_weights_change_before_the_kv_cache_is_back(
+    folders: tuple[Path, Path], tensor_parallel_size: int
+) -> None:
+    args = tiny_args(folders[0], tensor_parallel_size=tensor_parallel_size)
+    with LLM.from_engine_args(args) as llm:
+        tokens(llm)
+        llm.sleep(2)
+        with pytest.raises(RequestError, match="sleeps without kv_cache and weights; allowed: wake_up first"):
+            update(llm, path=str(folders[1]))
+        assert not llm.wake_up(["weights"])
+        update(llm, path=str(folders[1]))
+        with pytest.raises(RequestError, match="the engine sleeps"):
+            tokens(llm)
+        assert llm.wake_up(["kv_cache"])
+        assert tokens(llm) == tokens_of(folders[1])
+
+
 def test_weights_without_an_update_are_refused(llm: LLM, folders: tuple[Path, Path]) -> None:
     for info in ({"path": str(folders[1])}, {"tensors": {"a": torch.zeros(1)}}):
         with pytest.raises(BatonError, match="allowed: start_weight_update first"):

@@ -198,6 +198,17 @@ def test_a_second_switch_and_one_of_a_sleeping_worker_are_refused(worker: Worker
     assert answer(worker).message.endswith("allowed: wake_up first")
 
 
+def test_a_worker_that_sleeps_without_its_kv_cache_alone_switches_and_sleeps_on(worker: Worker) -> None:
+    away = frozenset({EnginePart.KV_CACHE})
+    (run,) = ask(worker, ControlAction.WAKE_UP, tags=["weights"])
+    worker.feed(ControlDone(run_id=run.run_id, away=away, weights=WEIGHTS))
+    (run,) = switch(worker)
+    worker.feed(ControlDone(run_id=run.run_id, away=away, weights="new"))
+    assert (answer(worker).code, answer(worker).weights, answer(worker).is_asleep) == (None, "new", True)
+    worker.generate(make_request())
+    assert refusals(worker) == ["the worker sleeps"]
+
+
 def test_blocks_of_other_weights_are_not_found_and_requests_for_them_not_taken(worker: Worker) -> None:
     def run(request_id: str, **fields: Any) -> None:
         worker.generate(make_request(request_id, prompt=9, max_tokens=1, **fields))

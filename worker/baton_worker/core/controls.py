@@ -207,7 +207,7 @@ class Controls:
         if self._switch is not None:
             error = OverloadedError("a switch of weights is open; allowed: one at a time")
             return [self._refuse(asked, error)]
-        if self._away - {EnginePart.SCHEDULING}:
+        if EnginePart.WEIGHTS in self._away:
             text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
             return [self._refuse(asked, RequestError(ErrorCode.UNAVAILABLE, text))]
         self._switch = asked

@@ -137,8 +137,7 @@ class ResidentEngine:
             RequestError: UNAVAILABLE, it sleeps.
         """
         if self._engine is None:
-            text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
-            raise RequestError(ErrorCode.UNAVAILABLE, text)
+            raise self._asleep()
         return self._engine
 
     def launch(self, plan: StepPlan) -> Launched:
@@ -183,9 +182,7 @@ class ResidentEngine:
         self._away |= AWAY_AT[level]
         if level == 0:
             return
-        if self._engine is not None:
-            self._engine = self._drafter = None
-            self._give_back_pool()
+        self._give_up_pool()
         if level == 2:
             self._model = None
         elif self._model is not None and self._device.type != "cpu":
@@ -269,28 +266,39 @@ class ResidentEngine:
         """Compute with the weights of a folder from now on; what is cached is lost.
 
         They are loaded beside the old ones, which stay if that fails. If the pool cannot be taken back for
-        the new ones, it sleeps without it.
+        the new ones, it sleeps without it; if it slept without it before, it goes on to.
 
         Raises:
-            RequestError: UNAVAILABLE, it sleeps.
+            RequestError: UNAVAILABLE, it sleeps without its weights.
             InvalidModelError: the folder cannot be loaded, or does not hold those weights.
         """
         if weights == self._read.weights:
             return
-        _ = self.loaded
+        if EnginePart.WEIGHTS in self._away:
+            raise self._asleep()
         self._compute_here()
         model = self._load(self._plan, Path(path))
         if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
         self._adopt(model)
-        self._engine = self._drafter = None
-        self._give_back_pool()
+        had_pool = self._engine is not None
+        self._give_up_pool()
         self._away |= {EnginePart.KV_CACHE}
         self._read, self._weight_folder = model.read, Path(path)
         free_unused(self._device)
-        self._engine = self._start(model)
-        self._away -= {EnginePart.KV_CACHE}
+        if had_pool:
+            self._engine = self._start(model)
+            self._away -= {EnginePart.KV_CACHE}
+
+    def _asleep(self) -> RequestError:
+        text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
+        return RequestError(ErrorCode.UNAVAILABLE, text)
+
+    def _give_up_pool(self) -> None:
+        if self._engine is not None:
+            self._engine = self._drafter = None
+            self._give_back_pool()
 
     def _compute_here(self) -> None:
         """Compute on the engine's GPU in this thread, if it has one: a thread begins with the first."""
