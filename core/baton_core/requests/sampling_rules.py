@@ -6,7 +6,7 @@ sequence that is preempted or handed over continues as if nothing had happened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from baton_core.errors import InvalidRequestError
@@ -63,3 +63,32 @@ def nothing_left(
         f"what leaves a token to sample{beside}; none is left after {num_output_tokens} tokens of output"
     )
     return InvalidRequestError(first, value, allowed)
+
+
+def held_off_token_ids(params: SamplingParams, eos_token_ids: Collection[int]) -> tuple[int, ...]:
+    """Return the tokens that are not sampled before `min_tokens`."""
+    if not params.min_tokens:
+        return ()
+    return tuple(sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}))
+
+
+def check_first_token(
+    params: SamplingParams, bad_words: Sequence[Sequence[int]], held_off: Collection[int]
+) -> None:
+    """Refuse parameters that leave no token to sample at the first position already.
+
+    Grammars are not checked: their first tokens are known once they are compiled.
+
+    Raises:
+        InvalidRequestError: naming the fields.
+    """
+    if params.allowed_token_ids is None:
+        return
+    allowed, others = set(params.allowed_token_ids), list[str]()
+    bad_token_ids = {word[0] for word in bad_words if len(word) == 1}
+    for field, token_ids in (("min_tokens", held_off), ("bad_words", bad_token_ids)):
+        if not allowed.isdisjoint(token_ids):
+            allowed.difference_update(token_ids)
+            others.append(field)
+    if not allowed:
+        raise nothing_left(params, ["allowed_token_ids", *others], 0)

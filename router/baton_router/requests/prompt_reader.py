@@ -14,6 +14,7 @@ from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
 from baton_core.requests.pooling import PoolingModel
 from baton_core.requests.sampling_params import SamplingParams, check_vocabulary
+from baton_core.requests.sampling_rules import check_first_token, held_off_token_ids
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
@@ -120,6 +121,8 @@ class PromptReader:
         if pooling is not None:
             raise lacks_task(self._adapters.parent, pooling, "generates", None)
         params = self._read_params(request)
+        bad_words = encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size)
+        check_first_token(params, bad_words, held_off_token_ids(params, self._model.eos_token_ids))
         prompt = self._read_prompt(request, params, max_model_len)
         return RequestSpec(
             request_id=request.request_id or _new_name(),
@@ -129,7 +132,7 @@ class PromptReader:
             cache_salt=request.cache_salt,
             priority=priority,
             adapter=adapter,
-            bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
+            bad_words=bad_words,
             thinking=read_thinking(
                 params.thinking_token_budget,
                 prompt.token_ids,

@@ -45,6 +45,8 @@ class ModelFolder:
     """The values of config.json, under those that the operator chooses instead."""
     vocab_size: int
     max_position_embeddings: int
+    eos_token_ids: tuple[int, ...]
+    """End tokens that config.json and generation_config.json name."""
     sampling_defaults: SamplingParams
     """The model's generation_config over Baton's own defaults; without a seed."""
     special_tokens: Mapping[str, str]
@@ -129,6 +131,10 @@ def read_model_folder(
         max_position_embeddings=_positive_int(
             path, config, next((key for key in _LENGTH_KEYS if key in config), _LENGTH_KEYS[0])
         ),
+        eos_token_ids=(
+            *_eos_token_ids(path / "config.json", config),
+            *_eos_token_ids(path / "generation_config.json", generation),
+        ),
         sampling_defaults=read_sampling_defaults(path / "generation_config.json", generation),
         special_tokens=_special_tokens(tokenizer, tokenizer_config),
         extra_special_tokens=_extra_special_tokens(tokenizer_config),
@@ -191,6 +197,16 @@ def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:
             f"{folder / 'config.json'}: {key} is {value!r:.200}; allowed: an integer from 1 to {_MAX_INT}"
         )
     return value
+
+
+def _eos_token_ids(path: Path, values: Mapping[str, Any]) -> list[int]:
+    value = values.get("eos_token_id")
+    token_ids = value if isinstance(value, list) else [] if value in (None, -1) else [value]
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            allowed = "a token id, or a list of token ids"
+            raise InvalidModelError(f"{path}: eos_token_id is {value!r:.200}; allowed: {allowed}")
+    return token_ids
 
 
 def read_sampling_defaults(path: Path, generation: Mapping[str, Any]) -> SamplingParams:

@@ -93,6 +93,10 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
         ({"prompt": "", "sampling": {}}, "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
         ({"sampling": {"stop_token_ids": [400]}}, "stop_token_ids is 400; allowed: .* 0 to 399"),
         ({"sampling": {"allowed_token_ids": [1, 400]}}, "allowed_token_ids is 400; allowed: .* 0 to 399"),
+        (
+            {"sampling": {"allowed_token_ids": [1], "min_tokens": 2}},
+            r"allowed_token_ids is \(1,\); allowed: what leaves a token to sample beside min_tokens",
+        ),
         ({"sampling": {"logprob_token_ids": [400]}}, "logprob_token_ids is 400; allowed: .* 0 to 399"),
         ({"sampling": {"logit_bias": {"400": 1}}}, "logit_bias is 400; allowed: .* 0 to 399"),
         ({"sampling": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),

@@ -12,7 +12,7 @@ from baton_core.errors import InvalidRequestError, OverloadedError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, MAX_LOGPROBS
 from baton_core.requests.pooling import check_runner
-from baton_core.requests.sampling_rules import SamplingRules, nothing_left
+from baton_core.requests.sampling_rules import SamplingRules, check_first_token, held_off_token_ids
 from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import (
     Generate,
@@ -199,14 +199,11 @@ def _token_ids(spec: RequestSpec) -> Iterator[tuple[str, Values[int]]]:
 def _sampling_rules(spec: RequestSpec, config: WorkerConfig) -> SamplingRules | None:
     """Return the rules that change a request's logits; None if tokens are sampled from them as they are."""
     params = spec.params
-    ending: tuple[int, ...] = ()
-    if params.min_tokens:
-        eos_token_ids = () if params.ignore_eos else config.eos_token_ids
-        ending = tuple(sorted({*eos_token_ids, *params.stop_token_ids}))
+    ending = held_off_token_ids(params, config.eos_token_ids)
     rules = SamplingRules(
         params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
     )
-    _check_first_token(rules)
+    check_first_token(params, spec.bad_words, ending)
     return rules if rules.is_needed or config.has_batch_processors else None
 
 
@@ -216,25 +213,3 @@ def _max_chunk_tokens(spec: RequestSpec, config: WorkerConfig) -> int:
     if num_top is None:
         return sys.maxsize
     return max(1, MAX_CHUNK_LOGPROBS // ((config.vocab_size if num_top == -1 else num_top) + 1))
-
-
-def _check_first_token(rules: SamplingRules) -> None:
-    """Refuse parameters that leave no token to sample at the first position already.
-
-    Grammars are not checked: their first tokens are known once they are compiled.
-
-    Raises:
-        InvalidRequestError: naming the fields.
-    """
-    if rules.params.allowed_token_ids is None:
-        return
-    allowed, others = set(rules.params.allowed_token_ids), list[str]()
-    if rules.params.min_tokens and not allowed.isdisjoint(rules.ending_token_ids):
-        allowed -= set(rules.ending_token_ids)
-        others.append("min_tokens")
-    bad_token_ids = {word[0] for word in rules.bad_words if len(word) == 1}
-    if not allowed.isdisjoint(bad_token_ids):
-        allowed -= bad_token_ids
-        others.append("bad_words")
-    if not allowed:
-        raise nothing_left(rules.params, ["allowed_token_ids", *others], 0)
