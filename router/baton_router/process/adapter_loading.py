@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+from baton_core.errors import ErrorCode
 from baton_core.sessions.control_messages import ControlAction
 from baton_router.operations.operations import read_results
 from baton_router.process.call_timeout import ends_within
@@ -33,6 +34,8 @@ class AdapterLoading:
     async def load(self, name: str, path: str, *, replaces: bool = False) -> None:
         """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
 
+        A worker that is lost meanwhile is left out, unless none remains.
+
         Raises:
             InvalidRequestError: the name is taken, or the folder cannot be used.
             RequestError: OVERLOADED, or what a worker says of it.
@@ -44,7 +47,9 @@ class AdapterLoading:
                 return
             self._adapters.check_place(name, replaces)
             check = ControlAction.CHECK_ADAPTER
-            read_results(await self._router.operations.control(check, argument, self._timeout_s, ()))
+            results = await self._router.operations.control(check, argument, self._timeout_s, ())
+            left = {one: result for one, result in results.items() if result.code != ErrorCode.WORKER_LOST}
+            read_results(left or results)
             await self._router.share.put_adapter(adapter)
             self._adapters.add(adapter, replaces=replaces)
 
