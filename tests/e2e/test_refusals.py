@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from baton.commands.cli_arguments import BUNDLED_MODEL
 from baton_kernels.cpu.variants import VARIANTS, cpu_flags
-from tests.e2e.processes import BATON, FLOAT32, ONE_MIXED, SMALL, Cluster, stop, until
+from tests.e2e.processes import BATON, ONE_MIXED
 
 REFUSED_WITHIN_S = 250.0
 EXIT_BAD_CONFIG = 2
@@ -141,22 +140,6 @@ def test_wrong_flags() -> None:
         assert part in said
 
 
-def test_wrong_flags_of_a_worker() -> None:
-    flags = {
-        "--num-threads -1": "--num-threads is -1; allowed: an integer from 0",
-        "--max-num-seqs 0": "--max-num-seqs is 0; allowed: an integer from 1",
-        "--dtype int8": "--dtype is 'int8'; allowed: auto, float32, bfloat16",
-        "--kv-cache-memory-bytes 1": "--kv-cache-memory-bytes is 1; allowed: at least ",
-        f"--kv-cache-memory-bytes {10**15}": f"--kv-cache-memory-bytes is {10**15}; allowed: at most ",
-        "--max-model-len 999999": "--max-model-len is 999999; allowed: at most ",
-        "--peer-address tcp://192.0.2.1:1": "--peer-address is 'tcp://192.0.2.1:1', which cannot be bound",
-    }
-    commands = [("prefill-worker", "--router", "127.0.0.1:1", *flag.split()) for flag in flags]
-    expected = [*flags.values(), "--router is not given; allowed: one or more host:port"]
-    for part, said in zip(expected, refusals(*commands, ("decode-worker",)), strict=True):
-        assert part in said
-
-
 def drop_weights(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     return f"{folder} holds no weights; allowed: model.safetensors, or shards with"
@@ -181,13 +164,25 @@ def break_config(folder: Path) -> str:
     return f"{folder / 'config.json'} "
 
 
-def test_damaged_models(tmp_path: Path) -> None:
-    commands, expected = [], []
+def test_wrong_flags_and_damaged_models_of_a_worker(tmp_path: Path) -> None:
+    flags = {
+        "--num-threads -1": "--num-threads is -1; allowed: an integer from 0",
+        "--max-num-seqs 0": "--max-num-seqs is 0; allowed: an integer from 1",
+        "--dtype int8": "--dtype is 'int8'; allowed: auto, float32, bfloat16",
+        "--kv-cache-memory-bytes 1": "--kv-cache-memory-bytes is 1; allowed: at least ",
+        f"--kv-cache-memory-bytes {10**15}": f"--kv-cache-memory-bytes is {10**15}; allowed: at most ",
+        "--max-model-len 999999": "--max-model-len is 999999; allowed: at most ",
+        "--peer-address tcp://192.0.2.1:1": "--peer-address is 'tcp://192.0.2.1:1', which cannot be bound",
+    }
+    router = ("--router", "127.0.0.1:1")
+    commands = [("prefill-worker", *router, *flag.split()) for flag in flags]
+    expected = [*flags.values(), "--router is not given; allowed: one or more host:port"]
+    commands.append(("decode-worker",))
     for damage in (drop_weights, truncate_weights, change_architecture, break_config):
         folder = tmp_path / damage.__name__
         shutil.copytree(BUNDLED_MODEL, folder)
         expected.append(damage(folder))
-        commands.append(("prefill-worker", str(folder), "--router", "127.0.0.1:1"))
+        commands.append(("prefill-worker", str(folder), *router))
     for part, said in zip(expected, refusals(*commands), strict=True):
         assert part in said
 
@@ -200,33 +195,3 @@ def test_serve_ends_with_a_worker_that_cannot_start(tmp_path: Path) -> None:
     assert reason in said
     assert "worker mixed-0 ended with exit code 2" in said
     assert "started again" not in said
-
-
-def said_while_trying_on(log: Path, *arguments: str) -> str:
-    """Start a worker that its router refuses because of other workers: it does not end, for they may."""
-    with log.open("wb") as file:
-        worker = subprocess.Popen([*BATON, *arguments], stdin=subprocess.DEVNULL, stderr=file)
-    try:
-        until(lambda: "trying on" in log.read_text(), REFUSED_WITHIN_S, "the router refuses the worker")
-        assert worker.poll() is None
-    finally:
-        code = stop(worker)
-    assert code == 0
-    assert "Traceback" not in log.read_text()
-    return log.read_text()
-
-
-def test_a_worker_of_another_model_or_dtype(cluster: Cluster, tmp_path: Path) -> None:
-    from tests.models import make_model  # Transformers: seconds that every process of the suite would take
-
-    to_cluster = ("--router", cluster.address, *SMALL[:2])
-    model = str(make_model(tmp_path / "other"))
-    said_of_model = refusal("decode-worker", model, *to_cluster, *FLOAT32)
-    said_of_dtype = said_while_trying_on(
-        tmp_path / "dtype.log", "decode-worker", *to_cluster, "--dtype", "bfloat16"
-    )
-    assert re.search(
-        r"no router takes this worker: .* is .*; allowed: .*the router's model folder", said_of_model
-    )
-    assert "dtype is 'bfloat16'; allowed: 'float32', as in the workers already reg" in said_of_dtype
-    cluster.wait_until_idle()

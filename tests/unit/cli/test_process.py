@@ -4,7 +4,13 @@ import pytest
 
 from baton.commands.cli_arguments import parse
 from baton.commands.process_names import process_names
-from baton_service.process import exit_without_reader
+from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidConfigError, InvalidModelError
+from baton_service.process import exit_code, exit_without_reader
+
+
+@pytest.mark.parametrize("kind", [InvalidConfigError, InvalidModelError, IncompatibleWorkerError])
+def test_what_a_further_start_would_not_help_has_an_exit_code_of_its_own(kind: type[BatonError]) -> None:
+    assert exit_code(kind("said")) == 2
 
 
 def test_a_broken_pipe_other_than_standard_output_is_not_hushed_up() -> None:
