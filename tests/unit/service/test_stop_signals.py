@@ -1,4 +1,4 @@
-"""The first signal of each kind asks a process to end in good order."""
+"""The first signal of each kind asks a process to end in good order, and so may the end of standard input."""
 
 from __future__ import annotations
 
@@ -32,3 +32,34 @@ def test_the_first_signal_asks_and_the_second_one_ends_the_process(number: signa
     code = CODE.format(first=int(number))
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.returncode) == ("asked\n", -signal.SIGTERM), ended.stderr
+
+
+STDIN_CODE = """
+import asyncio
+from baton_service.process import run_until_signal
+
+async def work() -> None:
+    print("begun", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.1)
+        print("ended", flush=True)
+
+print(asyncio.run(run_until_signal(work(), ends_with_stdin=True)))
+"""
+
+
+def test_of_standard_input_only_its_end_counts_and_lets_the_work_end() -> None:
+    command = [sys.executable, "-c", STDIN_CODE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.stdin.write("only its end counts\n")
+        process.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.stdin.close()
+        assert process.stdout.read() == "ended\nNone\n"
+        assert process.wait(60) == 0
