@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
 from baton_proto.v1 import baton_pb2 as pb
-from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, SMALL, Cluster, serving, until
+from tests.e2e.processes import BATON, NO_GRAMMARS, SMALL, Cluster, serving, starting, until
 from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, receiving
 
@@ -187,21 +188,17 @@ def test_a_request_that_fails_has_its_error(traced: Traced) -> None:
     assert root.attributes["error.type"] == "cancelled"
 
 
-def test_router_and_worker_export_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_router_exports_over_http_where_its_flag_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with receiving_http() as receiver:
-        endpoint = (
-            "--otlp-traces-endpoint",
-            f"http://{receiver.address}",
-            "--otlp-traces-protocol",
-            "http/protobuf",
-        )
-        with serving(tmp_path / "cluster", *ONE_MIXED, *NO_GRAMMARS, *endpoint) as cluster:
-            trace_id = generate(cluster, max_tokens=4).trace_id
-
-            def services() -> set[str]:
-                return {span.service for span in receiver.trace(trace_id)}
-
-            until(lambda: services() == {ROUTER, "baton-mixed-worker"}, 10.0, "spans of both")
+        endpoint = ("--otlp-traces-endpoint", f"http://{receiver.address}")
+        protocol = ("--otlp-traces-protocol", "http/protobuf")
+        with starting(tmp_path, *endpoint, *protocol, command=(*BATON, "router")) as router:
+            call = router.stub.Generate(pb.GenerateRequest(text=PROMPT), timeout=30.0)
+            with pytest.raises(grpc.RpcError, match="no decode worker is registered"):
+                list(call)
+            until(lambda: {span.service for span in receiver.spans} == {ROUTER}, 10.0, "spans")
     assert set(receiver.paths) == {"/v1/traces"}

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from baton import EngineArgs
+from baton.config.worker_parts import worker_settings
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_service.tracing import (
@@ -231,6 +233,14 @@ def test_the_protocol_is_the_flags_else_that_of_the_environment(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert read_tracing("http://localhost:4318", flag).protocol is protocol
+
+
+def test_a_worker_exports_by_the_protocol_of_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    endpoint = "http://localhost:4318"
+    given = EngineArgs(otlp_traces_endpoint=endpoint, otlp_traces_protocol="http/protobuf")
+    expected = TracingSettings(endpoint=endpoint, protocol=OtlpProtocol.HTTP)
+    assert worker_settings(given).tracing == expected
 
 
 def test_a_protocol_of_the_environment_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
