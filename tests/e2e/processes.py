@@ -119,13 +119,13 @@ def starting(
     folder: Path,
     *flags: str,
     command: Sequence[str] = SERVE,
-    stdin: int = subprocess.DEVNULL,
     access: RouterAccess | None = None,
+    process_group: int | None = None,
 ) -> Iterator[Cluster]:
     """Run `baton serve` until the block is left; its workers may still be loading. `command` is its name.
 
     It runs in `folder/cwd`, with `folder/tmp` for temporary files, and logs to `folder/log`. Without `access`
-    the client shows the key among the flags, if there is one.
+    the client shows the key among the flags, if there is one. With a `process_group` of 0 it has its own.
     """
     (folder / "cwd").mkdir(parents=True)
     (folder / "tmp").mkdir()
@@ -138,8 +138,9 @@ def starting(
             cwd=folder / "cwd",
             env={**os.environ, "TMPDIR": str(folder / "tmp")},
             pass_fds=(write_fd,),
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stderr=log,
+            process_group=process_group,
         )
         stack.callback(stop, process)
         os.close(write_fd)

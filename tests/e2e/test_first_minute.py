@@ -66,9 +66,11 @@ def assert_told_what_loads(cluster: Cluster, http: httpx.Client, command: tuple[
     assert loading in ended.stderr
 
 
-def test_everybody_is_told_what_loads_until_the_banner_says_where(tmp_path: Path) -> None:
+def test_everybody_is_told_what_loads_until_the_banner_says_where_and_ctrl_c_warns_of_nothing(
+    tmp_path: Path,
+) -> None:
     with (
-        starting(tmp_path, *SMALL) as cluster,
+        starting(tmp_path, *SMALL, process_group=0) as cluster,
         httpx.Client(base_url=f"http://{cluster.http_address}") as http,
     ):
         pid = cluster.process.pid
@@ -98,6 +100,16 @@ def test_everybody_is_told_what_loads_until_the_banner_says_where(tmp_path: Path
             assert httpx.get(shown[name]).status_code == 200
         places = [told.index(step) for step in STEPS]
         assert places == sorted(places)
+        os.killpg(pid, signal.SIGINT)  # as a terminal does
+        assert cluster.process.wait(STOP_WITHIN_S) in (0, 130)
+        assert_no_trouble(cluster.log.read_text())
+
+
+def assert_no_trouble(told: str) -> None:
+    """A cluster was ready, and nothing that it said is a warning."""
+    assert "  gRPC " in told
+    assert not TROUBLE.search(told), told
+    assert "not ready" not in told
 
 
 @pytest.mark.parametrize(
@@ -113,18 +125,11 @@ def test_ctrl_c_while_it_starts_leaves_nothing_but_progress(after_s: float, tmp_
     assert not TROUBLE.search(told), told
 
 
-@pytest.mark.parametrize(
-    "sign",
-    [
-        pytest.param(signal.SIGINT, id="ctrl-c"),
-        pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_normal_stop_warns_of_nothing(sign: signal.Signals, tmp_path: Path) -> None:
-    told = interrupted(tmp_path / "log", lambda text: "  gRPC " in text, READY_WITHIN_S, sign)
-    assert "  gRPC " in told
-    assert not TROUBLE.search(told), told
-    assert "not ready" not in told
+@pytest.mark.exhaustive
+def test_a_stop_by_sigterm_warns_of_nothing(tmp_path: Path) -> None:
+    assert_no_trouble(
+        interrupted(tmp_path / "log", lambda text: "  gRPC " in text, READY_WITHIN_S, signal.SIGTERM)
+    )
 
 
 def interrupted(
