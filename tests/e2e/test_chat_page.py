@@ -103,11 +103,8 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
     links = {link.inner_text(): link.get_attribute("href") for link in answer.locator("a").all()}
     assert links == {"docs": "https://docs.python.org", "picture": "https://example.org/a.png"}
     assert page.evaluate("window.harmed") is None
-
-
-def test_the_policy_of_the_page_has_no_text_read_as_html(page: Page) -> None:
     attempt = "() => { try { document.body.innerHTML = '' } catch (error) { return error.name } }"
-    assert page.evaluate(attempt) == "TypeError"
+    assert page.evaluate(attempt) == "TypeError", "the policy of the page has no text read as HTML"
 
 
 def test_text_that_is_nested_too_deeply_is_shown_as_it_is(page: Page) -> None:
@@ -230,7 +227,7 @@ def test_an_answer_that_is_cut_says_where_and_goes_on(page: Page, sent: list[dic
 def test_an_answer_that_fills_the_context_says_so(page: Page) -> None:
     page.route(CHAT, adding(ignore_eos=True))
     page.fill("#max_tokens", "")
-    page.fill("#system", "word " * 900)
+    page.fill("#system", "word " * 1900)
     answer = say(page, "Go on.")
     ended(answer, "full")
     expect(answer.locator(".note")).to_have_text(
