@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.e2e.processes import BATON, NO_GRAMMARS, ONE_MIXED, PATIENT, READY_WITHIN_S, stop
+from tests.tiers import exhaustive
 
 PIPE_BYTES = 4096
 NUM_REQUESTS = 40
@@ -35,7 +36,7 @@ def full_pipe() -> Iterator[tuple[int, int]]:
     os.close(read_end)
 
 
-@pytest.mark.parametrize("command", ["router", "decode-worker"])
+@pytest.mark.parametrize("command", ["router", exhaustive("decode-worker")])
 def test_a_command_that_is_refused_ends_although_nobody_reads_why(
     command: str, full_pipe: tuple[int, int]
 ) -> None:
