@@ -1,8 +1,7 @@
-"""The look of the chat page in windows of all sizes; its field for a key and that of the page of the API."""
+"""The look of the chat page in windows of all sizes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -10,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browsing import browsing, opened
-from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, say
-from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, Cluster, serving, until
+from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, say
+from tests.e2e.processes import Cluster, until
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,6 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-KEY: Final = "the-key-of-the-pages"
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 CONTRAST = """() => {
     const channels = (color) => color.match(/[\\d.]+/g).map(Number);
@@ -101,59 +99,3 @@ def first_held(page: Page, held: list[Route]) -> Route:
 
     until(is_there, 60.0, "a request")
     return held[0]
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that asks for a key, takes two requests a minute, and serves its model under two names."""
-    names = ("--served-model-name", "little", "tiny")
-    flags = ("--api-key", KEY, *NO_GRAMMARS, *names, "--rate-limit", "requests=2,tokens=100000")
-    with serving(tmp_path_factory.mktemp("keyed"), *ONE_MIXED, *flags) as running:
-        yield running
-
-
-def test_it_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, keyed: Cluster) -> None:
-    with opened(browser, f"http://{keyed.http_address}/", viewport=PHONE) as page:
-        problem = page.locator("#key-error")
-        expect(problem).to_have_text("The server asks for an API key.")
-        expect(page.locator("#key")).to_be_focused()
-        page.keyboard.type("wrong")
-        page.keyboard.press("Tab")
-        expect(problem).to_have_text("The server does not know this key.")
-        page.fill("#key", KEY)
-        page.keyboard.press("Tab")
-        expect(problem).to_be_hidden()
-        expect(page.locator("#model-name")).to_have_text("little")
-        expect(page.locator("#questions button").first).to_have_text("Write a haiku about the sea.")
-        assert page.locator("#model option").all_inner_texts() == ["little", "tiny"]
-        page.reload()
-        expect(page.locator("#model-name")).to_have_text("little")
-        page.locator("summary", has_text="Settings").click()
-        page.fill("#max_tokens", "5")
-        page.select_option("#model", "tiny")
-        expect(page.locator("#model-name")).to_have_text("tiny")
-        for _ in range(2):
-            answer = say(page, "Hello")
-            expect(answer.locator(".timing summary")).to_contain_text("mixed-0")
-        refused = say(page, "Hello")
-        ended(refused, "failed")
-        problem = refused.locator(".error")
-        expect(problem).to_contain_text(re.compile(r"The server is busy; try again in \d+ s\."))
-
-
-def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_description(
-    browser: Browser, keyed: Cluster
-) -> None:
-    with opened(browser, f"http://{keyed.http_address}/docs") as page:
-        expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
-        assert page.locator("details").count() == 0
-        page.fill("#key", "wrong")
-        page.press("#key", "Enter")
-        expect(page.locator("#operations")).to_have_text("This server does not know the key above.")
-        page.fill("#key", KEY)
-        page.press("#key", "Enter")
-        page.locator("#listModels > summary").click()
-        page.locator("#listModels").get_by_role("button", name="Send").click()
-        expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
-        expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
-        assert KEY not in page.content()

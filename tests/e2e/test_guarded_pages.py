@@ -1,8 +1,9 @@
-"""The dashboard of a router with a key, an SLO and operator routes: who sees it, what an operator does."""
+"""The pages of a router with keys, an SLO and operator routes: who sees them, what an operator does."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,22 +12,27 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.browsing import browsing
+from tests.e2e.browsing import browsing, opened
+from tests.e2e.chatting import PHONE, ended, say
 from tests.e2e.dashboard_pages import visiting
 from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, Cluster, serving
 
-KEY = "a-key-of-this-router"
-HEADERS = {"authorization": f"Bearer {KEY}"}
+KEY, SECOND_KEY, CHAT_KEY = "a-key-of-this-router", "a-second-key", "the-key-of-the-chat"
+KEYS = tuple(part for key in (KEY, SECOND_KEY, CHAT_KEY) for part in ("--api-key", key))
+LIMIT = "requests=2,tokens=100000"
+"""Every key has so much in a minute."""
 SLO_S = 2.0
 PAUSE_S = 3.0
 """A worker is frozen so long: longer than the SLO, shorter than the session's timeout."""
-NUM_WARM = 3
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One prefill worker, which cannot be spared, and two decode workers."""
-    flags = ("--decode-workers", "2", "--api-key", KEY, "--enable-operator-routes", "--slo", f"ttft={SLO_S}")
+    """One prefill worker, which cannot be spared, and two decode workers; the model has two names."""
+    flags = (
+        *("--decode-workers", "2", "--enable-operator-routes", "--slo", f"ttft={SLO_S}"),
+        *("--served-model-name", "little", "tiny", "--rate-limit", LIMIT, *KEYS),
+    )
     with serving(tmp_path_factory.mktemp("guarded"), *SMALL, *FLOAT32, *NO_GRAMMARS, *flags) as running:
         yield running
 
@@ -55,10 +61,10 @@ def worker(page: Page, name: str) -> Locator:
     return page.locator(f"#workers [data-worker={name}]")
 
 
-def complete(cluster: Cluster, prompt: str) -> None:
-    body = {"prompt": prompt, "max_tokens": 4}
+def complete(cluster: Cluster, prompt: str, key: str = KEY) -> None:
+    body, headers = {"prompt": prompt, "max_tokens": 4}, {"authorization": f"Bearer {key}"}
     url = f"http://{cluster.http_address}/v1/completions"
-    assert httpx.post(url, json=body, headers=HEADERS, timeout=30).status_code == 200
+    assert httpx.post(url, json=body, headers=headers, timeout=30).status_code == 200
 
 
 def test_nothing_is_told_without_a_key_and_it_is_asked_for_once(guarded: Cluster, browser: Browser) -> None:
@@ -154,8 +160,8 @@ def test_a_role_is_set_from_the_keyboard(page: Page) -> None:
 
 
 def test_the_slo_is_attained_then_missed_and_the_late_request_is_marked(page: Page, guarded: Cluster) -> None:
-    for number in range(NUM_WARM):
-        complete(guarded, f"The os module, part {number}")
+    for number, key in enumerate((KEY, KEY, SECOND_KEY)):
+        complete(guarded, f"The os module, part {number}", key)
     verdict = page.locator("[data-metric=ttft] .verdict")
     expect(verdict).to_have_text("✓ SLO attained: 100 % within 2.00 s")
     good = verdict.evaluate("(node) => getComputedStyle(node).color")
@@ -165,7 +171,7 @@ def test_the_slo_is_attained_then_missed_and_the_late_request_is_marked(page: Pa
     waking = threading.Timer(PAUSE_S, os.kill, (prefill, signal.SIGCONT))
     waking.start()
     try:
-        complete(guarded, "A prompt that nobody has seen before")
+        complete(guarded, "A prompt that nobody has seen before", SECOND_KEY)
     finally:
         waking.join()
     expect(verdict).to_have_text("✗ SLO missed: 75 % within 2.00 s")
@@ -177,3 +183,50 @@ def test_the_slo_is_attained_then_missed_and_the_late_request_is_marked(page: Pa
     expect(late.locator(".mark")).to_contain_text("SLO 2.00 s")
     expect(page.locator("#outlier-rule")).to_contain_text("TTFT over its SLO of 2.00 s")
     expect(page.locator("[data-figure=ttft] .limit")).to_have_count(1)
+
+
+def test_the_chat_page_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, guarded: Cluster) -> None:
+    with opened(browser, f"http://{guarded.http_address}/", viewport=PHONE) as page:
+        problem = page.locator("#key-error")
+        expect(problem).to_have_text("The server asks for an API key.")
+        expect(page.locator("#key")).to_be_focused()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Tab")
+        expect(problem).to_have_text("The server does not know this key.")
+        page.fill("#key", CHAT_KEY)
+        page.keyboard.press("Tab")
+        expect(problem).to_be_hidden()
+        expect(page.locator("#model-name")).to_have_text("little")
+        expect(page.locator("#questions button").first).to_have_text("Write a haiku about the sea.")
+        assert page.locator("#model option").all_inner_texts() == ["little", "tiny"]
+        page.reload()
+        expect(page.locator("#model-name")).to_have_text("little")
+        page.locator("summary", has_text="Settings").click()
+        page.fill("#max_tokens", "5")
+        page.select_option("#model", "tiny")
+        expect(page.locator("#model-name")).to_have_text("tiny")
+        for _ in range(2):
+            answer = say(page, "Hello")
+            expect(answer.locator(".timing summary")).to_contain_text("prefill-0 → decode-")
+        refused = say(page, "Hello")
+        ended(refused, "failed")
+        problem = refused.locator(".error")
+        expect(problem).to_contain_text(re.compile(r"The server is busy; try again in \d+ s\."))
+
+
+def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_description(
+    browser: Browser, guarded: Cluster
+) -> None:
+    with opened(browser, f"http://{guarded.http_address}/docs") as page:
+        expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
+        assert page.locator("details").count() == 0
+        page.fill("#key", "wrong")
+        page.press("#key", "Enter")
+        expect(page.locator("#operations")).to_have_text("This server does not know the key above.")
+        page.fill("#key", CHAT_KEY)
+        page.press("#key", "Enter")
+        page.locator("#listModels > summary").click()
+        page.locator("#listModels").get_by_role("button", name="Send").click()
+        expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
+        expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
+        assert CHAT_KEY not in page.content()
