@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, say
 from tests.e2e.processes import Cluster, until
+from tests.tiers import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize("width", [390, exhaustive(768), 1440])
 def test_the_layout_fits(browser: Browser, cluster: Cluster, width: int) -> None:
     size = {"width": width, "height": 844}
     with opened(browser, f"http://{cluster.http_address}/", viewport=size) as page:
