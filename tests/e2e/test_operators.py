@@ -18,8 +18,8 @@ from tests.integration.asked_functions import block_size
 
 FUNCTIONS = block_size.__module__
 PROMPT = draw_prompt(100, seed=3)
-WEIGHT_BYTES = 4 * 16 * 3 * 64 * 8192
-"""In float32: three matrices in each of 16 layers, which are nearly all of the model."""
+WEIGHT_BYTES = 4 * 4 * 3 * 64 * 32_768
+"""In float32: three matrices in each of 4 layers, which are nearly all of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def spawned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawned]:
     from tests.models import make_model  # Transformers: seconds that every process of the suite would take
 
     folder = tmp_path_factory.mktemp("operators")
-    model = make_model(folder / "model", "llama", num_layers=16, intermediate_size=8192)
+    model = make_model(folder / "model", "llama", num_layers=4, intermediate_size=32_768)
     before = set(children_of(os.getpid()))
     traces = folder / "traces"
     with LLM(
