@@ -18,9 +18,9 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    """The page, whose script raises nothing and which asks no other server."""
+    """The page, one for all tests, whose script raises nothing and which asks no other server."""
     page = browser.new_page()
     page.set_default_timeout(WITHIN_MS)
     problems: list[str] = []
