@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, is_chat, refusing, say, text_of
 from tests.e2e.processes import Cluster, until
+
+DESKTOP = {"width": 1280, "height": 720}
 
 
 @pytest.fixture(scope="module")
@@ -22,18 +24,39 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    with opened(browser, f"http://{cluster.http_address}/") as page:
-        yield page
+@pytest.fixture(scope="module")
+def tab(browser: Browser, cluster: Cluster) -> Iterator[Page]:
+    """One tab for all tests: to open another one costs more than what most of them do there."""
+    with opened(browser, f"http://{cluster.http_address}/health") as tab:
+        yield tab
 
 
 @pytest.fixture
-def sent(page: Page) -> list[dict[str, Any]]:
+def page(tab: Page, cluster: Cluster) -> Iterator[Page]:
+    """The chat page in a tab that remembers nothing."""
+    tab.goto(f"http://{cluster.http_address}/")
+    yield tab
+    tab.unroute_all()
+    tab.goto(
+        f"http://{cluster.http_address}/health"
+    )  # a page stores its state, at the latest when it is left
+    tab.evaluate("sessionStorage.clear()")
+    tab.context.clear_permissions()
+    tab.set_viewport_size(DESKTOP)
+
+
+@pytest.fixture
+def sent(page: Page) -> Iterator[list[dict[str, Any]]]:
     """The bodies of the requests for answers, as the page sends them."""
     bodies: list[dict[str, Any]] = []
-    page.on("request", lambda request: bodies.append(request.post_data_json) if is_chat(request) else None)
-    return bodies
+
+    def take(request: Request) -> None:
+        if is_chat(request):
+            bodies.append(request.post_data_json)
+
+    page.on("request", take)
+    yield bodies
+    page.remove_listener("request", take)
 
 
 def test_an_empty_chat_names_its_model_and_asks_what_that_can_answer(page: Page) -> None:
