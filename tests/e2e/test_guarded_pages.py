@@ -43,8 +43,9 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(guarded: Cluster, browser: Browser) -> Iterator[Page]:
+    """The dashboard as an operator has it open, one for all tests."""
     with visiting(browser, guarded) as visited:
         enter(visited, KEY)
         expect(visited.locator("#state")).to_have_text("ready")
@@ -140,6 +141,7 @@ def test_a_refusal_is_told_in_words_beside_the_worker(page: Page) -> None:
     row.get_by_role("button", name="Drain prefill-0").click()
     page.locator("#confirm").get_by_role("button", name="Drain").click()
     expect(result).to_have_text("✗ It is not known whether it is drained: no answer from the router.")
+    page.unroute("**/drain?**")
 
 
 def test_a_role_is_set_from_the_keyboard(page: Page) -> None:
