@@ -7,6 +7,7 @@ when the leader is gone.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import mmap
@@ -334,6 +335,7 @@ def main(args: list[str] | None = None) -> int:
     parser.add_argument("--started-with", type=json.loads, help="JSON with what must be as at the leader")
     parser.add_argument("--within", type=float, help="seconds for the leader to listen")
     parsed = parser.parse_args(args)
+    gc.freeze()  # What is loaded by now stays: searching torch's modules would stop a group's steps.
     logging.basicConfig(format="%(levelname)s %(message)s")
     try:
         if parsed.control_fd is None:
