@@ -16,9 +16,14 @@ from tests.integration.worker_cluster import Said
 
 @pytest.fixture(scope="package", autouse=True)
 def _short_warm_up() -> Iterator[None]:
-    """An engine of this process warms up with one short prompt: half of its start is long ones otherwise."""
+    """An engine of this process warms up as a large model does: most of its start is warm-up otherwise.
+
+    It computes one short prompt, and of the batches with a graph the smallest and the largest; it records
+    the others when they come.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warm_up, "PROMPTS_WITHIN_S", 0.0)
+        patch.setattr(warm_up, "SLOW_STEP_S", 0.0)
         yield
 
 
