@@ -25,6 +25,7 @@ from baton_core.sessions.router_messages import Transferred
 from baton_core.sessions.worker_info import Role
 from baton_kernels.cpu.variants import EMULATED, TORCH, VARIANTS, cpu_flags
 from tests.e2e.calls import answer
+from tests.integration.cpu_paths import BUDGET, NUM_TOKENS, Prompts, generate
 from tests.integration.router_cluster import run
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.integration.worker_cluster import Said, routing, working
@@ -40,14 +41,9 @@ PAIRS: Final = chosen(
     lambda prefill, *_: prefill in _EACH_TIME,
 )
 """Each path before another one, in one of both dtypes."""
-NUM_TOKENS: Final = 12
 LENGTHS: Final = (5, 33, 150, 20)
-BUDGET: Final = 64
-"""Tokens of a step: the longest prompt takes three."""
 ROUNDING: Final = 0.12
 """A token that was drawn in bfloat16 has a logit in float32 that is less than the best by this at most."""
-
-Prompts = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +96,11 @@ def had(path: str) -> str:
     pytest.skip(f"this CPU neither has nor emulates {path}")
 
 
-def generate(folder: Path, prompts: Prompts, path: str, **settings: object) -> Prompts:
-    """Return the tokens of all prompts together, twice: the second time from the prefix cache and
-    replayed.
-    """
-    args = tiny_args(folder, cpu_kernels=path, max_num_batched_tokens=BUDGET, **settings)
-    with LLM.from_engine_args(args) as llm:
-        first, second = (
-            [
-                list(output.outputs[0].token_ids)
-                for output in llm.generate(prompts, greedy(NUM_TOKENS), use_tqdm=False)
-            ]
-            for _ in range(2)
-        )
-    return first + second
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_chunked_prompts_and_recorded_batches_in_float32_are_transformers(
     path: str, gemma2: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drawn = generate(gemma2.folder, gemma2.prompts, had(path), dtype="float32")
+    drawn = generate(gemma2.folder, gemma2.prompts, had(path), "float32")
     assert drawn == gemma2.expected * 2
     assert "eagerly" not in caplog.text
 
@@ -129,7 +109,7 @@ def test_chunked_prompts_and_recorded_batches_in_float32_are_transformers(
 def test_so_they_are_in_bfloat16_but_for_rounding(
     path: str, llama: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drawn = generate(llama.folder, llama.prompts, had(path), dtype="bfloat16")
+    drawn = generate(llama.folder, llama.prompts, had(path), "bfloat16")
     llama.assert_close_to_best(drawn[: len(llama.prompts)])
     llama.assert_close_to_best(drawn[len(llama.prompts) :])
     assert "eagerly" not in caplog.text
@@ -137,7 +117,7 @@ def test_so_they_are_in_bfloat16_but_for_rounding(
 
 @pytest.mark.parametrize("path", SOME)
 def test_experts_and_attention_sinks_in_float32_are_transformers(path: str, gpt_oss: Model) -> None:
-    assert generate(gpt_oss.folder, gpt_oss.prompts, had(path), dtype="float32") == gpt_oss.expected * 2
+    assert generate(gpt_oss.folder, gpt_oss.prompts, had(path), "float32") == gpt_oss.expected * 2
 
 
 def test_kernels_that_this_cpu_lacks_are_refused(llama: Model) -> None:
@@ -186,7 +166,7 @@ def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) 
     What they choose by themselves, on most CPUs AVX512, is the path `torch` of the other tests.
     """
     for_torch, for_onednn = instructions.split("/")
-    command = [sys.executable, "-m", __name__, str(llama.folder), json.dumps(llama.prompts)]
+    command = [sys.executable, "-m", generate.__module__, str(llama.folder), json.dumps(llama.prompts)]
     done = subprocess.run(
         command,
         env={**os.environ, "ATEN_CPU_CAPABILITY": for_torch, "ONEDNN_MAX_CPU_ISA": for_onednn},
@@ -200,9 +180,3 @@ def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) 
     assert capability.lower() == for_torch
     for tokens in drawn:
         assert tokens == llama.expected * 2
-
-
-if __name__ == "__main__":
-    folder, prompts = Path(sys.argv[1]), json.loads(sys.argv[2])
-    paths = [generate(folder, prompts, path, dtype="float32") for path in ("torch", "plain")]
-    print(json.dumps([torch.backends.cpu.get_cpu_capability(), *paths]))  # noqa: T201
