@@ -210,7 +210,9 @@ def test_markers_may_be_special_tokens_and_count_what_stands_between_them(tmp_pa
             server = await stack.enter_async_context(serving(model=str(tmp_path), http=settings))
             await stack.enter_async_context(worker.joined(server.grpc_port))
             url = f"http://127.0.0.1:{server.http_port}"
-            chat = Chat(await stack.enter_async_context(httpx.AsyncClient(base_url=url)), worker)
+            chat = Chat(
+                await stack.enter_async_context(httpx.AsyncClient(base_url=url, verify=False)), worker
+            )
             answer = await chat.ask()
             message, usage = answer["choices"][0]["message"], answer["usage"]
             assert (message["reasoning"], message["content"]) == ("Hm, a fox.", "It jumps.")
