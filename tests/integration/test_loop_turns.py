@@ -107,7 +107,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(limited())
 
 
-@pytest.mark.parametrize("kind", one_in(4, HEAVIEST))
+@pytest.mark.parametrize("kind", one_in(8, HEAVIEST))
 @pytest.mark.timeout(300)
 def test_no_request_holds_up_the_loop(router: Router, kind: str) -> None:
     path, status, body = HEAVIEST[kind]
