@@ -37,7 +37,7 @@ def test_tokens_are_those_of_the_values_of_the_codes(jobs: tuple[str, list[Job]]
         cluster.serve_jobs(expected)
 
 
-@pytest.mark.parametrize("jobs", one_in(2, CHECKPOINTS[::3]), indirect=True)
+@pytest.mark.parametrize("jobs", one_in(6, CHECKPOINTS[::3]), indirect=True)
 def test_they_are_so_when_blocks_are_handed_over(jobs: tuple[str, list[Job]]) -> None:
     """`tools.quantized_matrix` hands over the blocks of every checkpoint."""
     name, expected = jobs
