@@ -15,6 +15,7 @@ from baton_kernels.interface.cache_dtype import FLOAT8, UNSCALED, LayerKVScales,
 from baton_kernels.interface.kernels import AttentionKernels
 from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
 from baton_kernels.reference.torch_attention import TorchAttention
+from tests.tiers import exhaustive
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import (
@@ -75,8 +76,21 @@ def kernels_of(variant: CpuVariant, dtype: torch.dtype) -> tuple[AttentionKernel
 
 @builds
 @dtypes
-@formats
-@scaled
+@pytest.mark.parametrize(
+    ("kv_dtype", "scales"),
+    [
+        (torch.float8_e4m3fn, SCALES),
+        (torch.float8_e5m2, UNSCALED),
+        exhaustive(torch.float8_e4m3fn, UNSCALED),
+        exhaustive(torch.float8_e5m2, SCALES),
+    ],
+    ids=[
+        "torch.float8_e4m3fn-scaled",
+        "torch.float8_e5m2",
+        "torch.float8_e4m3fn",
+        "torch.float8_e5m2-scaled",
+    ],
+)
 def test_each_build_equals_the_reference(
     variant: CpuVariant, dtype: torch.dtype, kv_dtype: torch.dtype, scales: LayerKVScales
 ) -> None:
