@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -29,8 +28,6 @@ from baton_simulator.clock import Clock
 
 TIMEOUT_S: Final = 600.0
 """Default timeout of a request, as a router has it."""
-_PER_TOKEN: Final = re.compile(r"(slo_tpot_s is |needs (?=\S+ s a token))([0-9.e-]+)")
-"""Times in the router's reasons that are those of a step here."""
 Send = Callable[[str, ToWorker], None]
 
 
@@ -126,7 +123,9 @@ class SimulatedRouter:
         self._end(result)
 
     def fail(self, failed: FailRequest) -> None:
-        self._end(self.results[failed.request_id], error=_PER_TOKEN.sub(self._unscaled, failed.message))
+        num_tokens = self._tokens_per_step
+        note = "" if num_tokens == 1 else f" (here {num_tokens} tokens, which a step makes, count as one)"
+        self._end(self.results[failed.request_id], error=failed.message + note)
 
     def give_up(self, request_id: str, error: Exception) -> ClientGone:
         raise error
@@ -136,10 +135,6 @@ class SimulatedRouter:
 
     def set_role(self, change: SetRole) -> None:
         raise AssertionError(f"nobody asked this router for {change}")
-
-    def _unscaled(self, found: re.Match[str]) -> str:
-        """The time of one token, where the router has been asked about that of a step."""
-        return f"{found[1]}{float(found[2]) / self._tokens_per_step:.3g}"
 
     def _end(self, result: RequestResult, error: str = "") -> None:
         assert result.ended_s is None, f"{result.ask.name} ended twice"

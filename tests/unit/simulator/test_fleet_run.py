@@ -166,4 +166,5 @@ def test_a_tpot_is_enforced_by_the_token_where_a_step_stands_for_several() -> No
     refused = run(replace(plan, slo=Slo(tpot_s=0.01)), requests)
     told = [result.error for result in refused if result.error]
     assert told
-    assert all(error.startswith("slo_tpot_s is 0.01; the fastest worker needs 0.01") for error in told)
+    assert all(error.startswith("slo_tpot_s is 0.08; the fastest worker needs 0.") for error in told)
+    assert all("(here 8 tokens, which a step makes, count as one)" in error for error in told)
