@@ -43,18 +43,22 @@ class AbsentWorker:
     reason: str
     num_restarts: int
     retry_in_s: float | None
+    has_left: bool
+    """Its process, which still runs, was registered before: it is frozen or cut off, or about to end."""
 
     @property
     def state(self) -> str:
         """The state as metrics and the dashboard name it."""
-        return "loading" if self.retry_in_s is None else "restarting"
+        if self.retry_in_s is not None:
+            return "restarting"
+        return "lost" if self.has_left else "loading"
 
     def __str__(self) -> str:
-        if self.retry_in_s is None:
-            return (
-                f"{self.worker_id} {self.end} and is loading" if self.end else f"{self.worker_id} is loading"
-            )
-        return f"{self.worker_id} {self.end} and is started again in {math.ceil(self.retry_in_s)} s"
+        if self.retry_in_s is not None:
+            return f"{self.worker_id} {self.end} and is started again in {math.ceil(self.retry_in_s)} s"
+        if self.has_left:
+            return f"{self.worker_id} runs, but is registered no longer"
+        return f"{self.worker_id} {self.end} and is loading" if self.end else f"{self.worker_id} is loading"
 
 
 class WorkerProcesses:
@@ -62,10 +66,18 @@ class WorkerProcesses:
 
     def __init__(self) -> None:
         self._updates: dict[str, tuple[WorkerProcess, float]] = {}
+        self._left: set[str] = set()
+        """Workers that were registered in the life of their latest process, and left."""
 
     def update(self, now: float, process: WorkerProcess) -> None:
         """Replace the description of a worker's process."""
         self._updates[process.worker_id] = (process, now)
+        self._left.discard(process.worker_id)
+
+    def leave(self, worker_id: str) -> None:
+        """Note that a worker was registered and is no longer."""
+        if worker_id in self._updates:
+            self._left.add(worker_id)
 
     @property
     def num_restarts(self) -> dict[str, int]:
@@ -82,6 +94,7 @@ class WorkerProcesses:
                 reason=process.reason,
                 num_restarts=process.num_restarts,
                 retry_in_s=_remaining(process.retry_in_s, now - updated_s),
+                has_left=name in self._left,
             )
             for name, (process, updated_s) in sorted(self._updates.items())
             if name not in registered

@@ -51,6 +51,18 @@ def test_a_registered_worker_is_not_absent() -> None:
     assert fleet.processes.num_restarts == {"d": 0}
 
 
+def test_a_process_that_runs_and_is_registered_no_longer_is_lost_until_it_ends() -> None:
+    fleet = fleet_of(LOADING)
+    fleet.join(make_worker_info("d", role=Role.DECODE))
+    fleet.leave("d")
+    (absent,) = fleet.absent(0.0)
+    assert (absent.state, str(absent)) == ("lost", "d runs, but is registered no longer")
+    fleet.processes.update(1.0, replace(LOADING, end="was killed by SIGKILL", retry_in_s=1.0))
+    assert [one.state for one in fleet.absent(1.0)] == ["restarting"]
+    fleet.processes.update(2.0, replace(LOADING, end="was killed by SIGKILL", num_restarts=1))
+    assert [one.state for one in fleet.absent(2.0)] == ["loading"]
+
+
 def test_a_reason_names_the_workers_that_are_awaited() -> None:
     absent = fleet_of(LOADING, KILLED).absent(0.0)
     prefills = "no worker prefills: p was killed by SIGKILL and is started again in 8 s"

@@ -201,6 +201,7 @@ class Fleet:
 
     def leave(self, worker_id: str) -> frozenset[str]:
         """Forget a worker; returns the requests that it had not begun with when it last reported."""
+        self.processes.leave(worker_id)
         member = self._members.pop(worker_id, None)
         if self._version is None and not any(map(self.has_served_weights, self._members)):
             first = next(iter(self._members.values()), None)

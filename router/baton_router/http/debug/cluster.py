@@ -50,9 +50,9 @@ class AbsentWorkerState(msgspec.Struct, kw_only=True):
     role: Role
     """The role that it is started in."""
     state: str
-    """`loading`, or `restarting` while it waits for its next start."""
+    """`loading`, `lost` (it runs, registered no longer), `restarting` while it waits for its next start."""
     retry_in_s: float | None
-    """Time until its next start; null while it loads."""
+    """Time until its next start; null while it runs."""
     num_restarts: int
     """Starts after the first one."""
     end: str
