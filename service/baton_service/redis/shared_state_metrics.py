@@ -1,4 +1,7 @@
-"""Prometheus metrics of the sharing through Redis; without Redis there are no samples."""
+"""Prometheus metrics of the sharing through Redis; without Redis there are no samples.
+
+`process` is `router`, or the name of a worker.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Final
 from baton_service.exposition import Exposition, counter, gauge
 from baton_service.redis.shared_state import SharedState
 
-"""Label values are `router` and the names of workers."""
 UP: Final = gauge("baton_redis_up", "1 while Redis answered all that was last tried", "process")
 BEHIND: Final = gauge(
     "baton_redis_changes_behind", "Changes in the stream that had not been read at the last look", "process"
