@@ -67,9 +67,9 @@ class LLM(LLMOperations, PoolingMethods):
     def _start(self, engine_args: EngineArgs, chat_template: Path | str | None = None) -> None:
         self._turn = RLock()
         self.chat_template: str | None = None
+        """Jinja source for calls that give none; None is the model's own."""
         if chat_template:
             self.chat_template = read_chat_template(str(chat_template), "chat_template")
-        """Jinja source for calls that give none; None is the model's own."""
         self._name = engine_args.model_names[0]
         self.llm_engine = LLMEngine(engine_args)
         self._offline = OfflineRequests(self.llm_engine)
