@@ -177,7 +177,7 @@ class ConfigFields:
             raise self.refuse(key, value, "an object")
         return self.nested(key, value)
 
-    def object(self, key: str) -> ConfigFields:
+    def section_or_empty(self, key: str) -> ConfigFields:
         """Read a nested object; an absent one is empty."""
         return self.section(key) or self.nested(key, {})
 

@@ -74,7 +74,7 @@ def read_auto_round(fields: ConfigFields) -> AutoRoundQuantization:
         fields = fields.updated({"block_name_to_quantize": [one.strip() for one in blocks.split(",")]})
     layers: dict[str, LayerFormat | None] = {}
     patterns = []
-    own = fields.object("extra_config")
+    own = fields.section_or_empty("extra_config")
     for name in own.names():
         settings = own.section(name)
         if settings is None:

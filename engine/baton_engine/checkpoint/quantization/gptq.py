@@ -152,7 +152,7 @@ def _read_modules(fields: ConfigFields) -> tuple[str, ...]:
 
 def _read_overrides(fields: ConfigFields, default: GptqLayer) -> list[tuple[NamePattern, GptqLayer | None]]:
     """Read `dynamic`: names after `-:` are not quantized, names after `+:` or nothing in another way."""
-    section = fields.object("dynamic")
+    section = fields.section_or_empty("dynamic")
     names = section.names()
     if len(names) > _MAX_OVERRIDES:
         raise fields.refuse("dynamic", f"{len(names)} names", f"at most {_MAX_OVERRIDES}")

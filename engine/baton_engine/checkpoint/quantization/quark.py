@@ -67,10 +67,10 @@ def read_quark(fields: ConfigFields) -> QuarkQuantization:
         is_reordered=export.choice("pack_method", ("reorder", "order"), "reorder") == "reorder",
         attention_patterns=(*cached, _QUERIES) if cached else (),
     )
-    by_name = fields.object("layer_quant_config")
+    by_name = fields.section_or_empty("layer_quant_config")
     layers = tuple((pattern, reader.read(by_name, pattern)) for pattern in by_name.names())
     default = reader.read(fields, "global_quant_config")
-    by_type = fields.object("layer_type_quant_config")
+    by_type = fields.section_or_empty("layer_type_quant_config")
     for name in by_type.names():
         if name in _LINEAR:
             default = reader.read(by_type, name)

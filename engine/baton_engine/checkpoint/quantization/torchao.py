@@ -107,7 +107,7 @@ def _described_weights(path: Path) -> Iterator[tuple[str, ConfigFields]]:
 def _read_layer(described: ConfigFields, expected: str) -> ByteCodes:
     if described.raw("_type") != expected:
         raise described.refuse("_type", described.raw("_type"), f"{expected}, as quant_type says")
-    weight = described.object("_data")
+    weight = described.section_or_empty("_data")
     rows, columns = weight.integers("block_size", 2)
     if expected == _FLOAT8:
         element, inputs = Element.E4M3, _read_inputs(weight, "QuantizeTensorToFloat8Kwargs")
@@ -133,7 +133,7 @@ def _read_inputs(weight: ConfigFields, expected: str) -> StoredInputs:
         return AS_THEY_ARE
     if described.raw("_type") != expected:
         raise described.refuse("_type", described.raw("_type"), expected)
-    settings = described.object("_data")
+    settings = described.section_or_empty("_data")
     _require(settings, "granularity", "PerRow", "PerTensor", key="_type")
     if expected == "QuantizeTensorToFloat8Kwargs":
         _require(settings, "float8_dtype", "float8_e4m3fn")
@@ -156,7 +156,7 @@ def _read_intx_inputs(weight: ConfigFields) -> StoredInputs:
 
 def _require(fields: ConfigFields, name: str, *allowed: str, key: str = "_data") -> str:
     """Return a value of Python that is stored as an object, by its `_data` or another of its keys."""
-    described = fields.object(name)
+    described = fields.section_or_empty(name)
     value = described.choice(key, allowed, "")
     if not value:
         raise described.refuse(key, None, ", ".join(allowed))
