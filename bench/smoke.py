@@ -29,6 +29,8 @@ ROUNDS: Final = 3
 SHARE: Final = 0.5
 """Share of the expected ratio below which this fails."""
 NUM_TOKENS: Final = 64
+FEW: Final = 32
+"""Tokens of each answer where one after the other answers 32 requests."""
 LONG: Final = "The os module provides a portable way of using operating system dependent functionality. " * 30
 REPEATING: Final = 4 * "def area(width, height):\n    return width * height\n\n"
 LOOKUP: Final = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 2}
@@ -100,7 +102,7 @@ def many_at_once() -> float:
     prompts = [f"The {number}th module" for number in range(32)]
     with llm() as engine:
         return in_turns(
-            lambda: greedy(engine, prompts), lambda: [greedy(engine, [prompt]) for prompt in prompts]
+            lambda: greedy(engine, prompts, FEW), lambda: [greedy(engine, [one], FEW) for one in prompts]
         )
 
 
@@ -127,7 +129,7 @@ def attention() -> float:
 
 
 def all_reduce() -> float:
-    command = (sys.executable, "-m", "bench.all_reduce", "--repeats", "200")
+    command = (sys.executable, "-m", "bench.all_reduce", "--repeats", "100")
     table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     row = next(line.split() for line in table.splitlines() if line.split()[1:2] == ["8"])
     return float(row[4]) / float(row[2])
