@@ -87,11 +87,11 @@ class Load(msgspec.Struct, kw_only=True):
 async def health(call: Call[None]) -> None:
     """Reply with 200 when a prompt can be served now, else with 503 and the reason.
 
-    Broken pairs of workers and workers that will restart are listed too.
+    Broken pairs of workers and workers that are there no longer are listed too.
     """
     service = call.state.service
     why_not = service.why_not_ready
-    lines = [line for line in (why_not, *service.restarting_workers, *service.broken_pairs) if line]
+    lines = [line for line in (why_not, *service.missing_workers, *service.broken_pairs) if line]
     text = "".join(f"{line}\n" for line in lines)
     headers = {"retry-after": str(RETRY_AFTER_S)} if why_not else None
     status = 503 if why_not else 200

@@ -132,9 +132,9 @@ class GenerationService:
         ]
 
     @property
-    def restarting_workers(self) -> list[str]:
-        """A line for each worker whose process has ended and that will restart."""
-        return [str(worker) for worker in self.router.absent if worker.retry_in_s is not None]
+    def missing_workers(self) -> list[str]:
+        """A line for each worker that was there, until it is again."""
+        return [str(worker) for worker in self.router.absent if worker.end or worker.has_left]
 
     @property
     def data_parallel_size(self) -> int:
