@@ -31,8 +31,9 @@ _REFUSED: Final = {
     "kv_transfer_params": _PLACED_HERE,
     "ec_transfer_params": _PLACED_HERE,
 }
-_NO_EMBEDS: Final = {"prompt_embeds": "nothing: /v1/completions takes it, and chats take parts of this type"}
 """Fields that other servers know, and what is allowed; a value that asks for nothing is taken."""
+_NO_EMBEDS: Final = {"prompt_embeds": "nothing: /v1/completions takes it, and chats take parts of this type"}
+"""The same, where there are no prompt embeddings."""
 _GUIDED: Final = {
     "guided_json": "json",
     "guided_regex": "regex",

@@ -57,9 +57,9 @@ class RequestLimits:
 
     def __post_init__(self) -> None:
         check_backend(self.structured_outputs_backend)
-        is_count = isinstance(self.max_logprobs, int) and not isinstance(self.max_logprobs, bool)
-        is_count = is_count and self.max_logprobs >= -1
-        require("--max-logprobs", self.max_logprobs, is_count, "an integer from -1")
+        is_integer = isinstance(self.max_logprobs, int) and not isinstance(self.max_logprobs, bool)
+        is_bound = is_integer and self.max_logprobs >= -1
+        require("--max-logprobs", self.max_logprobs, is_bound, "an integer from -1")
         is_count = 1 <= self.max_n_sequences <= MAX_N
         require("--max-n-sequences", self.max_n_sequences, is_count, f"an integer from 1 to {MAX_N}")
         require("--max-answer-bytes", self.max_answer_bytes, self.max_answer_bytes >= 1, "1 or more")
