@@ -20,7 +20,7 @@ MAX_MISSES: Final = 8
 MAX_SKIPPED: Final = 64
 """Number of requests that a round may then leave untried."""
 MAX_PASSED: Final = 64
-"""Maximum number of requests that may pass one without room; then the round ends at that one."""
+"""Number of requests that may pass one without room; then it is overdue."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Waiting:
     place: tuple[float, float, int]
     """Sort key among its tenant's requests."""
     num_passed: int = 0
-    """Number of requests that were taken although this one came before them."""
+    """Number of requests that were taken although this one was tried before them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,25 +108,33 @@ class FairQueue:
     def dispatch(self) -> Iterator[str]:
         """Yield the requests to place, in order.
 
-        Before the next one, the caller takes or drops the last one unless it has no room. A round ends at one
-        that `MAX_PASSED` others have passed. After `MAX_MISSES` without room it tries only requests that are
-        smaller than all of these, and leaves out `MAX_SKIPPED` others at most.
+        Before the next one, the caller takes or drops the last one unless it has no room. For one that is
+        overdue then, the caller keeps the room that it could have, or ends the round. After `MAX_MISSES`
+        without room a round tries only requests that are overdue or smaller than all of these, and leaves out
+        `MAX_SKIPPED` others at most.
         """
-        left: list[_Waiting] = []
-        num_misses, smallest = 0, sys.maxsize
+        missed: list[_Waiting] = []
+        num_skipped, smallest = 0, sys.maxsize
         for entry in self._in_order():
-            if num_misses < MAX_MISSES or entry.num_tokens < smallest:
-                num_taken = self._num_taken
-                yield entry.request_id
-                if entry.request_id not in self._waiting:
-                    for other in left:
-                        other.num_passed += self._num_taken - num_taken
-                    continue
-                num_misses += 1
+            is_tried = len(missed) < MAX_MISSES or entry.num_tokens < smallest
+            if not is_tried and not self.is_overdue(entry.request_id):
+                num_skipped += 1
+                if num_skipped > MAX_SKIPPED:
+                    return
+                continue
+            num_taken = self._num_taken
+            yield entry.request_id
+            if entry.request_id in self._waiting:
+                missed.append(entry)
                 smallest = min(smallest, entry.num_tokens)
-            left.append(entry)
-            if entry.num_passed >= MAX_PASSED or len(left) - num_misses > MAX_SKIPPED:
-                return
+                continue
+            for other in missed:
+                other.num_passed += self._num_taken - num_taken
+
+    def is_overdue(self, request_id: str) -> bool:
+        """Return True if a request waits that `MAX_PASSED` others have passed since it was tried."""
+        entry = self._waiting.get(request_id)
+        return entry is not None and entry.num_passed >= MAX_PASSED
 
     def num_tokens_ahead(self, request_id: str) -> int:
         """Return the tokens of requests before this one, if no other joins and all find room."""

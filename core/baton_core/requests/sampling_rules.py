@@ -66,10 +66,8 @@ def nothing_left(
 
 
 def held_off_token_ids(params: SamplingParams, eos_token_ids: Collection[int]) -> tuple[int, ...]:
-    """Return the tokens that are not sampled before `min_tokens`."""
-    if not params.min_tokens:
-        return ()
-    return tuple(sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}))
+    """Return the tokens that are not sampled before `min_tokens`: end tokens, also those that end nothing."""
+    return tuple(sorted({*params.stop_token_ids, *eos_token_ids})) if params.min_tokens else ()
 
 
 def check_first_token(

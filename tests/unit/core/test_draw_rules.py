@@ -83,7 +83,7 @@ def test_whoever_does_not_draws_without(changes: dict[str, Any]) -> None:
 
 def test_tokens_that_would_end_it_are_named_as_long_as_they_may_not_be_drawn() -> None:
     assert ending(make_request(min_tokens=1, stop_token_ids=(7, 3))) == (3, 7, EOS_TOKEN_ID)
-    assert ending(make_request(min_tokens=1, stop_token_ids=(7,), ignore_eos=True)) == (7,)
+    assert ending(make_request(min_tokens=1, stop_token_ids=(7,), ignore_eos=True)) == (7, EOS_TOKEN_ID)
     assert ending(make_request(presence_penalty=1.0, stop_token_ids=(7,))) == ()
 
 

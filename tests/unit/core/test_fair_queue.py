@@ -86,10 +86,20 @@ def test_waiting_is_worth_a_step_of_priority_every_so_often() -> None:
 def test_small_ones_pass_one_that_has_no_room_but_not_forever() -> None:
     queue = make_queue("a-large", *(f"a{number}" for number in range(200)))
     num_taken = 0
-    while taken := give(queue, 5, without=["a-large"]):
-        num_taken += len(taken)
+    while not queue.is_overdue("a-large"):
+        num_taken += len(give(queue, 5, without=["a-large"]))
     assert MAX_PASSED <= num_taken <= MAX_PASSED + 5
     assert give(queue, 2) == ["a-large", f"a{num_taken}"]
+
+
+def test_one_that_is_overdue_is_tried_behind_any_number_of_smaller_ones() -> None:
+    queue = make_queue(*(f"a{number}" for number in range(200)))
+    queue.join("large", tenant="a", num_tokens=900, priority=-9, since_s=0.0)
+    while not queue.is_overdue("large"):
+        give(queue, 5, without=["large"])
+    for number in range(MAX_MISSES):
+        queue.join(f"first{number}", tenant="a", num_tokens=1, priority=-99, since_s=0.0)
+    assert list(queue.dispatch()) == [*(f"first{number}" for number in range(MAX_MISSES)), "large"]
 
 
 def test_a_turn_ends_after_so_many_without_room() -> None:

@@ -42,6 +42,8 @@ class Assignment:
         self._context = context
         self.avoided: Mapping[str, str] = {}
         """Workers that must not get the request now, each with the reason."""
+        self.kept: Mapping[str, str] = {}
+        """Workers whose room is for requests that wait longer, each with the reason."""
         self.decisions: list[Decision] = []
         """Decisions in order; of several in a row that found no place, only the last."""
         self._refused_by: frozenset[str] = frozenset()
@@ -57,7 +59,8 @@ class Assignment:
 
     def resume(self, spec: RequestSpec) -> None:
         """Place the request from here on with the tokens that it has generated."""
-        self._spec, self._hashed_for, self.avoided = replace(spec, weights=self.weights), None, {}
+        self._spec, self._hashed_for = replace(spec, weights=self.weights), None
+        self.avoided = self.kept = {}
         self._config = _config_for(spec, self._config)
 
     def choose_weights(self, *, is_bound: bool) -> None:
@@ -137,7 +140,7 @@ class Assignment:
 
     @property
     def _excluded(self) -> dict[str, str]:
-        return {**self.avoided, **dict.fromkeys(self._refused_by, "has refused it")}
+        return {**self.kept, **self.avoided, **dict.fromkeys(self._refused_by, "has refused it")}
 
     def _snapshot(self, now: float) -> tuple[PlacementRequest, list[WorkerView]]:
         """Return the request and the workers; the prompt is hashed once for each identity of the fleet."""

@@ -109,9 +109,10 @@ class RequestFlow:
 
     # --- inputs ---
 
-    def place(self, now: float) -> list[RouterEffect]:
-        """Place the request, at the start and whenever workers may have room again."""
+    def place(self, now: float, kept: dict[str, str] | None = None) -> list[RouterEffect]:
+        """Place the request, at the start and whenever workers may have room again; not at those `kept`."""
         self._assignment.forget_refusals()
+        self._assignment.kept = kept or {}
         match self._state:
             case FlowState.WAITING | FlowState.MIGRATING:
                 return self._place(now)
@@ -259,7 +260,7 @@ class RequestFlow:
         if refused.code is ErrorCode.INVALID_REQUEST:
             return self.fail(now, refused.code, refused.message)
         self._why_waiting = f"worker {worker_id} refused: {refused.message}"
-        is_new = self._state in PREFILLING and not self.migrations.num_migrations
+        is_new = self._state in PREFILLING and not (self._first or self.migrations.num_migrations)
         return self._replace_worker(now, worker_id, FlowInput.UNPLACED if is_new else FlowInput.MIGRATE)
 
     def _migrate(

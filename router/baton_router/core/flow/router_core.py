@@ -321,12 +321,32 @@ class RouterCore:
         self._may_have_room = self.admission.num_waiting > 0 and not self.is_held
         if not self._may_have_room or (now < self._next_dispatch_s and not is_forced):
             return effects
-        for request_id in self.admission.queue.dispatch():
-            flow = self._flows[request_id]
-            effects += self._track(now, flow, flow.place(now))
+        effects += self._dispatch(now)
         self._may_have_room = False
         self._next_dispatch_s = now + _DISPATCH_EVERY_S if self.admission.num_waiting else -math.inf
         return effects
+
+    def _dispatch(self, now: float) -> list[RouterEffect]:
+        """Place requests of the queue; workers that an overdue one could have take none after it."""
+        effects: list[RouterEffect] = []
+        queue, kept = self.admission.queue, dict[str, str]()
+        for request_id in queue.dispatch():
+            flow = self._flows[request_id]
+            effects += self._track(now, flow, flow.place(now, kept))
+            if queue.is_overdue(request_id):
+                kept |= dict.fromkeys(self._fitting_workers(flow.spec), _KEPT)
+                if len(kept) == len(self.fleet.workers()):
+                    break
+        return effects
+
+    def _fitting_workers(self, spec: RequestSpec) -> list[str]:
+        """Return the workers that could take a request, or a part of it, if they had room."""
+        num_tokens = spec.num_needed_tokens(self._config.limits.placement.headroom_tokens)
+        return [
+            info.worker_id
+            for info, load in self.fleet.workers()
+            if load.is_serving and num_tokens <= info.max_model_len
+        ]
 
     def _track(self, now: float, flow: RequestFlow, effects: list[RouterEffect]) -> list[RouterEffect]:
         """Update the maps after a flow's change of state."""
@@ -361,6 +381,7 @@ class RouterCore:
 
 
 _DISPATCH_EVERY_S: Final = 0.02
+_KEPT: Final = "keeps its room for a request that waits longer"
 _DUPLICATE: Final = "request_id is {!r}; allowed: a name that no running request has"
 
 
