@@ -59,6 +59,7 @@ def test_a_stream_that_has_begun_waits_for_full_workers_beyond_the_queue_timeout
     (flow,) = client.core._flows.values()
     client.heartbeat("d", now=17.5)
     client.says("d", refused(flow.attempt_id), now=18.0)
+    client.wait(30.5)
     client.heartbeat("d", now=31.0)
     assert not client.ends
     assert flow.state is FlowState.SPLIT
