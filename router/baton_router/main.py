@@ -30,6 +30,7 @@ from baton_router.http.app_state import AppState
 from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer, listen
+from baton_router.http.debug.processes import answer_process
 from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
@@ -175,7 +176,7 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: () if redis.is_given else self._router.fleet.reservations(),
             take_spending=lambda: self._router.core.admission.take_unshared(),
-            metrics=lambda: self._metrics.exposition(is_ready=self._service.is_ready).text(),
+            answer=lambda question: answer_process(question, self._service, self._metrics),
         )
 
     @property
@@ -208,7 +209,7 @@ class RouterServer:
             limits = settings.http.batches
             batches = self._batches = Batches(limits) if limits.folder else None
             state = AppState(
-                metric_pages=None if self._group is None else self._group.metric_pages,
+                ask_processes=None if self._group is None else self._group.ask,
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,

@@ -47,6 +47,20 @@ def ask(cluster: Cluster, key: str, num_tokens: int) -> tuple[int, int]:
     return reply.status_code, int(found[1]) if found and "[DONE]" in reply.text else 0
 
 
+def check_that_either_shows_the_requests_of_both(cluster: Cluster) -> None:
+    """Each call goes over a connection of its own, so that either process may answer it."""
+    debug, headers = f"http://{cluster.http_address}/debug/requests", {"authorization": f"Bearer {KEYS[1]}"}
+    url = f"http://{cluster.http_address}/v1/completions"
+    names = {f"shown-{letter}" for letter in "abcdefgh"}
+    for name in names:
+        body = {"prompt": "The os module", "max_tokens": 1}
+        httpx.post(url, json=body, headers=headers | {"x-request-id": name}, timeout=WITHIN_S)
+    for _ in names:
+        listed = [one["request_id"] for one in httpx.get(debug, headers=headers).json()["requests"]]
+        assert set(listed) == names
+        assert httpx.get(f"{debug}/{listed[0]}", headers=headers).json()["num_output_tokens"] == 1
+
+
 def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(tmp_path: Path) -> None:
     with serving(tmp_path, *FLAGS, "--files-directory", str(tmp_path / "files")) as cluster:
         until(lambda: len(by_process(cluster, "baton_workers")) == 2, WITHIN_S, "both processes")
@@ -58,6 +72,7 @@ def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(
         assert set(statuses) == {200, 429}
         assert min(by_process(cluster, "vllm:request_success_total").values()) > 0
         assert ask(cluster, "none", 1) == (401, 0)
+        check_that_either_shows_the_requests_of_both(cluster)
 
         files, headers = f"http://{cluster.http_address}/v1/files", {"authorization": f"Bearer {KEYS[1]}"}
         made = httpx.post(

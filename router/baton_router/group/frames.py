@@ -11,8 +11,9 @@ from baton_core.load_reservation import LoadReservation
 from baton_core.requests.spending import Spending
 
 FOLLOW: Final = b"follow\n"
-METRICS: Final = b"metrics\n"
-"""The two things that a process is asked for, by the first line of a connection."""
+"""The first line of a connection that asks for frames; any other line is a question with one answer."""
+METRICS: Final = b"metrics"
+"""Asks for the page of metrics."""
 _LENGTH_BYTES: Final = 4
 
 

@@ -19,7 +19,7 @@ from baton_core.requests.adapter import Adapter
 from baton_core.requests.spending import Spending
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PeerSpending
-from baton_router.group.frames import FOLLOW, METRICS, Frame, encode_frame, read_frame
+from baton_router.group.frames import FOLLOW, Frame, encode_frame, read_frame
 from baton_router.group.member import Member
 from baton_router.redis.shared_adapters import SharedAdapters
 from baton_service.redis.shared_state import SharedState
@@ -30,7 +30,7 @@ PUBLISH_EVERY_S: Final = 0.02
 BEAT_S: Final = 0.5
 """Longest time between two frames."""
 DEAD_AFTER_S: Final = 2.0
-"""Silence after which a process has no load any more, or gives no metrics."""
+"""Silence after which a process has no load any more, or gives no answer."""
 _RETRY_S: Final = 0.2
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ProcessSharing:
         on_update: called on the loop with what another process has reserved and spent.
         reservations: returns the load that this process has reserved.
         take_spending: returns what tenants have spent here since the last call.
-        metrics: returns this process's page of metrics.
+        answer: returns this process's answer to a question of one line; empty where it has none.
     """
 
     has_prefix_updates = False
@@ -56,7 +56,7 @@ class ProcessSharing:
         on_update: Callable[[PeerLoad | PeerSpending], None],
         reservations: Callable[[], Sequence[LoadReservation]],
         take_spending: Callable[[], Sequence[Spending]],
-        metrics: Callable[[], bytes],
+        answer: Callable[[bytes], bytes],
     ) -> None:
         self.state = SharedState()
         self.session_port = 0
@@ -66,7 +66,7 @@ class ProcessSharing:
         self._on_update = on_update
         self._reservations = reservations
         self._take_spending = take_spending
-        self._metrics = metrics
+        self._answer_question = answer
         self._heard: dict[int, Frame] = {}
         """The last frame of each process that is there."""
         self._followers: dict[asyncio.Event, dict[str, Spending]] = {}
@@ -107,20 +107,22 @@ class ProcessSharing:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def metric_pages(self) -> Mapping[int, str]:
-        """Return the pages of metrics of all processes that are there, by their numbers."""
+    async def ask(self, question: bytes) -> Mapping[int, bytes]:
+        """Return the answers of all processes that are there and have one, by their numbers."""
         others = self._member.others
-        pages = await asyncio.gather(*(self._page_of(index) for index in others))
-        found = {self._member.index: self._metrics().decode()}
-        found |= {index: page.decode() for index, page in zip(others, pages, strict=True) if page}
-        return dict(sorted(found.items()))
+        answers = await asyncio.gather(*(self._ask_one(index, question) for index in others))
+        found = {
+            self._member.index: self._answer_question(question),
+            **dict(zip(others, answers, strict=True)),
+        }
+        return {index: answer for index, answer in sorted(found.items()) if answer}
 
-    async def _page_of(self, index: int) -> bytes:
+    async def _ask_one(self, index: int, question: bytes) -> bytes:
         try:
             async with asyncio.timeout(DEAD_AFTER_S):
                 reader, writer = await asyncio.open_unix_connection(self._member.socket(index))
                 try:
-                    writer.write(METRICS)
+                    writer.write(question + b"\n")
                     return await reader.read(-1)
                 finally:
                     writer.close()
@@ -136,12 +138,12 @@ class ProcessSharing:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError, TimeoutError):
-                match await reader.readline():
-                    case b"metrics\n":
-                        writer.write(self._metrics())
-                        await writer.drain()
-                    case b"follow\n":
-                        await self._publish(writer)
+                line = await reader.readline()
+                if line == FOLLOW:
+                    await self._publish(writer)
+                else:
+                    writer.write(self._answer_question(line.rstrip(b"\n")))
+                    await writer.drain()
         finally:
             writer.close()
 

@@ -31,8 +31,8 @@ class AppState:
     metrics: RouterMetrics
     responses: ResponseStore
     """Responses that are kept for a while."""
-    metric_pages: Callable[[], Awaitable[Mapping[int, str]]] | None = None
-    """Returns the metrics of all processes of this router, where there are several."""
+    ask_processes: Callable[[bytes], Awaitable[Mapping[int, bytes]]] | None = None
+    """Returns what all processes of this router answer, by their numbers, where there are several."""
     batches: Batches | None = None
     """Files and batches, where there is a folder for them."""
     started_at: int = field(default_factory=lambda: int(time.time()))

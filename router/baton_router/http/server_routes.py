@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from baton_router.group.frames import METRICS
 from baton_router.group.metric_pages import merge_pages
 from baton_router.http.calls import Call
 from baton_router.text.model_folder import read_json
@@ -120,8 +121,10 @@ async def load(call: Call[None]) -> None:
 
 
 async def metrics(call: Call[None]) -> None:
-    if (metric_pages := call.state.metric_pages) is not None:
-        page: str | bytes = merge_pages(await metric_pages())
+    state = call.state
+    if state.ask_processes is not None:
+        pages = await state.ask_processes(METRICS)
+        page: str | bytes = merge_pages({index: page.decode() for index, page in pages.items()})
     else:
-        page = call.state.metrics.exposition(is_ready=call.state.service.is_ready).text()
+        page = state.metrics.exposition(is_ready=state.service.is_ready).text()
     await call.respond(Response(page, media_type=CONTENT_TYPE))

@@ -1,26 +1,22 @@
 """Recent requests: timings, placement decisions and the sources of their prompt tokens.
 
-Who asks sees the requests of its own key; with `--enable-operator-routes` those of all.
+Who asks sees the requests of its own key; with `--enable-operator-routes` those of all. Each process of a
+router shows those of all processes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import replace
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from baton_core.requests.phases import Phase, PhaseName
-from baton_router.core.flow.request_record import RequestRecord, WorkerPart
-from baton_router.http.app_state import AppState
+import msgspec
+
 from baton_router.http.calls import Call
-from baton_router.http.debug.schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
+from baton_router.http.debug.processes import Question, ask_processes
+from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit
 from baton_router.http.operator_routes import Query, read_query
-from baton_router.metrics.outliers import outliers_of
 
 MAX_LISTED: Final = 256
 _ID_PREFIXES: Final = (
@@ -41,119 +37,30 @@ async def list_requests(call: Call[None]) -> None:
     """Raises InvalidRequestError: a limit is out of range."""
     limit = read_query(call, ListQuery).limit
     check_limit(limit, MAX_LISTED)
-    now = asyncio.get_running_loop().time()
-    log = call.state.service.router.core.log
-    may_see = _rule(call)
-    seen = (record for record in log.recent() if may_see(record))
-    await call.reply(
-        RequestList(requests=[_summary(now, record, call.state) for record in islice(seen, limit)])
-    )
+    pages = await ask_processes(call, Question(tenant=_visible_tenant(call), limit=limit))
+    found = [one for page in pages for one in msgspec.json.decode(page, type=RequestList).requests]
+    found.sort(key=lambda one: one.age_s)
+    await call.reply(RequestList(requests=found[:limit]))
 
 
 async def show_request(call: Call[None]) -> None:
     """Raises HttpError: 404, it is not known, or not this key's."""
-    name = call.request.path_params["request_id"]
-    log, may_see = call.state.service.router.core.log, _rule(call)
-
-    def find(name: str) -> RequestRecord | None:
-        record = log.get(name)
-        return record if record is not None and may_see(record) else None
-
+    name, tenant = call.request.path_params["request_id"], _visible_tenant(call)
     names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
     if (response := _OF_RESPONSE.fullmatch(name)) is not None:
         names.append(response[1])
-    record = next(filter(None, map(find, names)), None)
-    if record is None:
-        first = next((each for each in names if find(f"{each}-0")), None)
-        allowed = (
-            "the id of one of this key's latest requests at this router"
-            if first is None
-            else f"{first}-0, {first}-1 and so on, one for each prompt of that call"
-        )
-        text = f"request_id is {name!r}; allowed: {allowed}"
-        raise HttpError(404, "request_not_found", text, param="request_id")
-    await call.reply(_details(asyncio.get_running_loop().time(), record))
+    allowed = "the id of one of this key's latest requests at this router"
+    for one in names:
+        for page in await ask_processes(call, Question(tenant=tenant, name=one)):
+            await call.reply(msgspec.json.decode(page, type=RequestDetails))
+            return
+        if await ask_processes(call, Question(tenant=tenant, name=f"{one}-0")):
+            allowed = f"{one}-0, {one}-1 and so on, one for each prompt of that call"
+            break
+    text = f"request_id is {name!r}; allowed: {allowed}"
+    raise HttpError(404, "request_not_found", text, param="request_id")
 
 
-def _rule(call: Call[None]) -> Callable[[RequestRecord], bool]:
-    """Return a predicate for the requests that the caller may see."""
-    if call.state.settings.enable_operator_routes:
-        return lambda record: True
-    tenant = call.tenant
-    return lambda record: record.context.tenant == tenant
-
-
-def _facts(now: float, record: RequestRecord) -> dict[str, Any]:
-    """Return the fields of `RequestFacts`."""
-    start_s, first_s = record.started_s, record.first_token_s
-    state = "running" if record.ended_s is None else "finished" if record.code is None else "failed"
-    return {
-        "request_id": record.request_id,
-        "state": state,
-        "code": record.code,
-        "age_s": now - start_s,
-        "duration_s": (now if record.ended_s is None else record.ended_s) - start_s,
-        "first_token_s": None if first_s is None else first_s - start_s,
-        "num_prompt_tokens": record.num_prompt_tokens,
-        "num_cached_tokens": record.num_cached_tokens,
-        "num_output_tokens": record.num_output_tokens,
-    }
-
-
-def _details(now: float, record: RequestRecord) -> RequestDetails:
-    decisions = [replace(one, at_s=one.at_s - record.started_s) for one in record.decisions]
-    return RequestDetails(
-        **_facts(now, record),
-        message=record.message,
-        session_id=record.context.session_id,
-        traceparent=record.context.traceparent,
-        hops=list(_hops(record)),
-        decisions=decisions,
-    )
-
-
-def _summary(now: float, record: RequestRecord, state: AppState) -> RequestSummary:
-    slo, window = state.metrics.requests.latencies.slo, state.metrics.sampler.latencies
-    return RequestSummary(
-        **_facts(now, record),
-        per_token_s=record.per_token_s,
-        outliers=outliers_of(record, now, slo, window),
-        spans=[span for hop in _hops(record) for span in _spans(hop)],
-    )
-
-
-def _hops(record: RequestRecord) -> Iterator[Hop]:
-    """The router's own, then those of each attempt: of the prefill worker, then of the decode worker."""
-    chosen = [decision.chosen for decision in record.decisions if decision.chosen is not None]
-    prefillers = {candidate.prefill for candidate in chosen}
-    yield Hop(process=ROUTER, phases=_shifted(record.phases, record.started_s))
-    for part in sorted(record.parts, key=lambda part: _place_in_order(part, prefillers)):
-        yield Hop(
-            process=part.worker_id,
-            attempt_id=part.attempt_id,
-            phases=_shifted(part.phases, record.started_s),
-            num_left_out=part.num_left_out,
-            sources=part.sources,
-        )
-
-
-def _place_in_order(part: WorkerPart, prefillers: Set[str]) -> tuple[int, str, bool]:
-    """Times do not decide: they are off by as long as reports take. Later attempts have longer names."""
-    return len(part.attempt_id), part.attempt_id, part.worker_id not in prefillers
-
-
-def _spans(hop: Hop) -> list[Span]:
-    spans: dict[PhaseName, Span] = {}
-    for phase in hop.phases:
-        if (span := spans.get(phase.name)) is None:
-            spans[phase.name] = Span(
-                process=hop.process, name=phase.name, start_s=phase.start_s, end_s=phase.end_s
-            )
-        else:
-            span.end_s = max(span.end_s, phase.end_s)
-    return list(spans.values())
-
-
-def _shifted(phases: Iterable[Phase], start_s: float) -> list[Phase]:
-    moved = (replace(phase, start_s=phase.start_s - start_s, end_s=phase.end_s - start_s) for phase in phases)
-    return sorted(moved, key=lambda phase: (phase.start_s, phase.end_s))
+def _visible_tenant(call: Call[None]) -> str | None:
+    """Return the tenant whose requests the caller may see; None is all."""
+    return None if call.state.settings.enable_operator_routes else call.tenant
