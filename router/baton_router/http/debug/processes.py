@@ -20,7 +20,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Asks the processes of a router for their latest requests, or for one."""
 
     tenant: str | None
-    """Whose requests; None is all."""
+    """Only the requests of this tenant; None is all."""
     limit: int = 0
     name: str = ""
     """Name of the one request; empty asks for the latest."""
