@@ -1,4 +1,4 @@
-"""What the processes of one router ask each other, beside their loads: metrics, and recent requests."""
+"""Questions between the processes of one router, beside their loads: metrics, and recent requests."""
 
 from __future__ import annotations
 
