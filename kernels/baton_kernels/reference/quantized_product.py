@@ -120,8 +120,8 @@ def round_inputs_in_parts(x: Tensor, rounding: InputRounding) -> tuple[Tensor, T
     wide = x.to(torch.float32)
     if rounding.group_size is None:
         return _round_groups(wide, rounding)
-    num_missing = -wide.shape[1] % rounding.group_size
-    groups = functional.pad(wide, (0, num_missing)).view(len(x), -1, rounding.group_size)
+    padded = functional.pad(wide, (0, -wide.shape[1] % rounding.group_size))
+    groups = padded.view(len(x), padded.shape[1] // rounding.group_size, rounding.group_size)
     values, scales = _round_groups(groups, rounding)
     return values.flatten(1)[:, : x.shape[1]], scales.squeeze(-1)
 

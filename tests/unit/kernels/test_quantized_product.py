@@ -26,7 +26,7 @@ from tests.unit.kernels.quantized_weights import (
 pytestmark = pytest.mark.slow
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
-ROWS = (1, 2, 3, 4, 5, 6, 7, 16, 17, 50, 200)
+ROWS = (0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 50, 200)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

@@ -211,6 +211,7 @@ void quantized_many_rows(const QuantizedLinearArgs& args, const float* input_sum
 template <class Number>
 void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
   using Element = typename Packing<Number>::Element;
+  if (!args.num_rows) return;
   if (args.zeros)
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
