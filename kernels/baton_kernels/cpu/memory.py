@@ -49,20 +49,26 @@ class ResultMemory:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(map(len, tuple(self._free.values())))
+        return sum(len(mapped) for _, mapped in self._unused())
 
     def _take(self, capacity: int) -> mmap.mmap:
-        for key, mapped in tuple(self._free.items()):
+        for key, mapped in self._unused():
             if len(mapped) == capacity and self._free.pop(key, None) is not None:
                 return mapped
         return mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _free_mapping(self, mapped: mmap.mmap) -> None:
         self._free[id(mapped)] = mapped
-        for key in tuple(self._free):
+        for key, _ in self._unused():
             if self.kept_bytes <= MAX_KEPT_BYTES:
                 break
             self._free.pop(key, None)
+
+    def _unused(self) -> list[tuple[int, mmap.mmap]]:
+        """Return a copy of what is free, by identity. Python 3.11 may run a finalizer while it is made."""
+        while True:
+            with suppress(RuntimeError):  # one did, and changed it
+                return list(self._free.items())
 
 
 def capacity_for(num_bytes: int) -> int:

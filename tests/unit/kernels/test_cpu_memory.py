@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -62,6 +63,21 @@ def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
 @pytest.mark.parametrize("num_bytes", [MIN_BYTES, MIN_BYTES + 1, 5 << 20, 6 << 20, (6 << 20) + 1, 100 << 20])
 def test_capacities(num_bytes: int) -> None:
     assert num_bytes <= capacity_for(num_bytes) <= num_bytes * 3 // 2
+
+
+def test_the_collector_may_free_a_result_while_another_is_taken() -> None:
+    memory = ResultMemory()
+    for distance in range(60):
+        unused = [memory.empty((MIN_BYTES,), torch.int8) for _ in range(8)]
+        unused.clear()
+        gc.collect()
+        cycle: list[object] = [memory.empty((3 * MIN_BYTES,), torch.int8)]
+        cycle.append(cycle)
+        del cycle
+        num_padding = gc.get_threshold()[0] - gc.get_count()[0] - distance
+        padding: list[list[object]] = [[] for _ in range(num_padding)]
+        memory.empty((MIN_BYTES,), torch.int8)
+        padding.clear()
 
 
 def test_a_recorded_pass_keeps_its_results() -> None:
