@@ -164,6 +164,24 @@ def test_workers_have_shared_memory_that_counts_in_their_limit() -> None:
         assert {"name": "shm", "mountPath": "/dev/shm"} in container.spec["volumeMounts"]
 
 
+def test_workers_cache_kernels_in_memory_where_the_sticky_bit_is_set() -> None:
+    workers = [one for one in all_containers() if one.spec["name"] == "worker"]
+    for container in workers:
+        folder = next(one["value"] for one in container.spec["env"] if one["name"] == "XDG_CACHE_HOME")
+        assert {"name": "kernels", "mountPath": folder} in container.spec["volumeMounts"]
+        (volume,) = (one for one in container.pod["volumes"] if one["name"] == "kernels")
+        assert volume["emptyDir"]["medium"] == "Memory"
+
+
+@needs_helm
+@pytest.mark.parametrize("name", ["cache", "kernels"])
+def test_a_volume_of_ones_own_takes_the_place_of_a_cache(name: str) -> None:
+    option = f"workerDefaults.extraVolumes[0].name={name}"
+    for container in containers(read_manifests(render(None, "--set", option))):
+        if container.spec["name"] == "worker":
+            assert [one for one in container.pod["volumes"] if one["name"] == name] == [{"name": name}]
+
+
 def test_a_revision_has_routers_and_workers_of_its_own() -> None:
     for name in NAMES:
         namespaces = {follows(one.command, "--redis-namespace") for one in containers(golden(name))}

@@ -27,7 +27,6 @@ _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
 _TIMEOUT_S: Final = 600
 """The compiler needs about a minute of CPU time, and on a busy machine several times as long."""
-_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class BuildError(Exception):
@@ -88,22 +87,38 @@ def _digest(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _private_folder(folder: Path) -> Path:
-    """Make the folder. What lies in it is run, so nobody else may write there or put another in its place."""
+    """Make the folder. What lies in it is run, so no other user may write there or put another in its place.
+
+    Raises:
+        PermissionError: another user may.
+    """
     for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
         missing.mkdir(mode=0o700, exist_ok=True)
     folder = folder.resolve()
-    status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
-        raise PermissionError(f"{folder} is writable by others; allowed: a folder of this user alone")
-    for parent in folder.parents:
-        status = parent.stat()
-        is_open = status.st_mode & _OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX
-        if is_open or status.st_uid not in (0, os.geteuid()):
+    system_user = Path("/").stat().st_uid  # not 0 in a user namespace that lacks root
+    for path in (folder, *folder.parents):
+        status = path.stat()
+        if status.st_uid not in (0, os.geteuid(), system_user):
+            raise PermissionError(f"{path} belongs to user {status.st_uid}; allowed: {os.geteuid()} or root")
+        others = _others_who_may_write(status)
+        if others and not (path != folder and status.st_mode & stat.S_ISVTX):
             raise PermissionError(
-                f"{folder} lies in {parent}, where others may replace it; allowed: parents of this user or "
-                "of root that nobody else writes to, or that have the sticky bit"
+                f"{path} is writable by {others}, who may replace what lies there; allowed: user "
+                f"{os.geteuid()} and root alone, the user's own group (its main one, of the same number), or "
+                "above the cache the sticky bit"
             )
     return folder
+
+
+def _others_who_may_write(status: os.stat_result) -> str:
+    """Return who else than the owner and the user's own group may write; empty: nobody.
+
+    A group is the user's own if it is its main one and has its number, as `useradd` makes it.
+    """
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody"
+    is_own = 0 < os.geteuid() == os.getegid() == status.st_gid
+    return f"group {status.st_gid}" if status.st_mode & stat.S_IWGRP and not is_own else ""
 
 
 def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:

@@ -134,8 +134,6 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
-- name: XDG_CACHE_HOME
-  value: /var/cache/baton
 - name: HF_HOME
   value: /var/cache/baton/huggingface
 {{- if or .Values.model.download.repo (hasPrefix "/" .Values.model.name) }}
@@ -179,9 +177,7 @@ capabilities:
 
 {{/* Volumes of every pod. Called with root, tlsSecret and extra, further volumes; one of them may be the cache. */}}
 {{- define "baton.volumes" -}}
-{{- $hasCache := false -}}
-{{- range .extra }}{{ if eq .name "cache" }}{{ $hasCache = true }}{{ end }}{{ end -}}
-{{- if not $hasCache -}}
+{{- if not (include "baton.hasVolume" (dict "name" "cache" "volumes" .extra)) -}}
 - name: cache
   emptyDir: {}
 {{ end -}}
@@ -204,6 +200,12 @@ capabilities:
 {{- with .extra }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* True if there is a volume of a name. Called with name and volumes. */}}
+{{- define "baton.hasVolume" -}}
+{{- $name := .name -}}
+{{- range .volumes }}{{ if eq .name $name }}true{{ end }}{{ end -}}
 {{- end -}}
 
 {{/* The init container that fetches the model. Called with root and image. */}}

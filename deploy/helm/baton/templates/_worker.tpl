@@ -94,6 +94,8 @@ containers:
       {{- end }}
     env:
       {{- include "baton.env" $root | nindent 6 }}
+      - name: XDG_CACHE_HOME
+        value: /var/cache/kernels
       - name: TRITON_HOME
         value: /var/cache/baton
       {{- with $group.env }}
@@ -133,11 +135,20 @@ containers:
       {{- toYaml $group.resources | nindent 6 }}
     volumeMounts:
       {{- include "baton.mounts" (dict "root" $root "tlsSecret" $tls "extra" $group.extraVolumeMounts) | nindent 6 }}
+      - name: kernels
+        mountPath: /var/cache/kernels
       - name: shm
         mountPath: /dev/shm
 {{- include "baton.scheduling" $group | nindent 0 }}
 volumes:
   {{- include "baton.volumes" (dict "root" $root "tlsSecret" $tls "extra" $group.extraVolumes) | nindent 2 }}
+  {{- if not (include "baton.hasVolume" (dict "name" "kernels" "volumes" $group.extraVolumes)) }}
+  {{- /* In memory, as its root has the sticky bit then: kernels are run from no place where others may replace them. */}}
+  - name: kernels
+    emptyDir:
+      medium: Memory
+      sizeLimit: 64Mi
+  {{- end }}
   - name: shm
     emptyDir:
       medium: Memory
