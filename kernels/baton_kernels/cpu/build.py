@@ -55,10 +55,11 @@ def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[st
     try:
         folder = _private_folder(folder or cache_folder())
         library = folder / f"{variant.name}-{_digest(compiler, flags)}.so"
-        with (folder / f"{library.stem}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
-                _compile(compiler, flags, library)
+        if not library.exists():
+            with library.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not library.exists():
+                    _compile(compiler, flags, library)
     except (OSError, RuntimeError) as error:
         raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
     except subprocess.TimeoutExpired as error:

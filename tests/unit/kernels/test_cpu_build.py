@@ -333,6 +333,18 @@ def test_workers_that_start_together_build_once(builds: Path, tmp_path: Path) ->
     assert build(PLAIN, tmp_path / "cache", ("-O1",)) != path
 
 
+@needs_root
+def test_a_ready_made_cache_of_root_needs_nothing_written(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    path = build(PLAIN, cache)
+    (lock := path.with_suffix(".lock")).unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: POD_USER)
+    assert build(PLAIN, cache) == path
+    assert not lock.exists()
+
+
 def test_a_damaged_build_is_built_again(builds: Path, tmp_path: Path) -> None:
     path = build(PLAIN, tmp_path / "cache")
     path.write_bytes(path.read_bytes()[:100])
