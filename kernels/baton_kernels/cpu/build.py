@@ -37,6 +37,10 @@ class BuildTimeoutError(BuildError):
     """The compiler hangs, whatever it is asked to build."""
 
 
+class UnloadableBuildError(BuildError):
+    """The system does not load a build, be it damaged or in a place from which nothing is run."""
+
+
 def cache_folder() -> Path:
     """Return the folder of builds: below `$XDG_CACHE_HOME` or `$VLLM_CACHE_ROOT`, else below ~/.cache."""
     base = next(filter(None, map(os.environ.get, ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT"))), None)
@@ -91,7 +95,7 @@ def _private_folder(folder: Path) -> Path:
     """Make the folder. What lies in it is run, so no other user may write there or put another in its place.
 
     Raises:
-        PermissionError: another user may.
+        PermissionError: another user may, or nothing is run from there.
     """
     for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
         missing.mkdir(mode=0o700, exist_ok=True)
@@ -108,6 +112,10 @@ def _private_folder(folder: Path) -> Path:
                 f"{os.geteuid()} and root alone, the user's own group (its main one, of the same number), or "
                 "above the cache the sticky bit"
             )
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise PermissionError(
+            f"{folder} is on a file system mounted noexec; allowed: one that files run from"
+        )
     return folder
 
 

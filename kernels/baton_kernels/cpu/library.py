@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from baton_kernels.cpu.build import BuildError
+from baton_kernels.cpu.build import BuildError, UnloadableBuildError
 from baton_kernels.cpu.c_struct import layout
 from baton_kernels.cpu.graph_replay import NativeKernel
 from baton_kernels.cpu.structs import KERNELS, STRUCTS, Status
@@ -32,8 +32,8 @@ class CpuLibrary:
     """A loaded build.
 
     Raises:
-        BuildError: the file is damaged, its structs differ from those here, or this process may not use what
-            it needs.
+        UnloadableBuildError: the system does not load the file.
+        BuildError: its structs differ from those here, or this process may not use what it needs.
     """
 
     def __init__(self, path: Path, variant: CpuVariant) -> None:
@@ -41,8 +41,7 @@ class CpuLibrary:
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
-            path.unlink(missing_ok=True)  # the next start builds it again
-            raise BuildError(f"{path} cannot be loaded: {error}") from error
+            raise UnloadableBuildError(f"{path} cannot be loaded: {error}") from error
         _check_layout(self._library, path.name)
         if self._library.baton_prepare() != 0:
             raise BuildError(f"{path.name}: the kernel refuses the tile registers")

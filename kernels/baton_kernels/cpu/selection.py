@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from functools import cache
 
 import torch
 
 from baton_kernels.cpu.attention import DTYPES, CpuAttention
-from baton_kernels.cpu.build import BuildError, BuildTimeoutError, build
+from baton_kernels.cpu.build import BuildError, BuildTimeoutError, UnloadableBuildError, build
 from baton_kernels.cpu.copy import CpuCopy
 from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.library import CpuLibrary
@@ -95,7 +96,7 @@ def _load_best() -> CpuLibrary | None:
     for variant in usable_variants(cpu_flags()):
         try:
             library = _load(variant)
-        except BuildTimeoutError as error:
+        except (BuildTimeoutError, UnloadableBuildError) as error:
             reasons.append(str(error))
             break
         except BuildError as error:
@@ -121,4 +122,11 @@ def _load_named(name: str, setting: str) -> CpuLibrary:
 
 
 def _load(variant: CpuVariant) -> CpuLibrary:
-    return CpuLibrary(build(variant), variant)
+    """Build and load a variant, once more if what was built before is damaged."""
+    path = build(variant)
+    try:
+        return CpuLibrary(path, variant)
+    except UnloadableBuildError:
+        with suppress(OSError):  # a cache that is read-only
+            path.unlink()
+        return CpuLibrary(build(variant), variant)

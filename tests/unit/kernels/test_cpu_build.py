@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -345,13 +346,33 @@ def test_a_ready_made_cache_of_root_needs_nothing_written(
     assert not lock.exists()
 
 
-def test_a_damaged_build_is_built_again(builds: Path, tmp_path: Path) -> None:
-    path = build(PLAIN, tmp_path / "cache")
+def test_a_damaged_build_is_built_again(builds: Path, fresh_choice: Path) -> None:
+    path = build(PLAIN)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(BuildError, match="cannot be loaded"):
-        CpuLibrary(path, PLAIN)
-    CpuLibrary(build(PLAIN, tmp_path / "cache"), PLAIN)
+    library = cpu_selection.load_build("plain")
+    assert library is not None
+    assert library.name == path.stem
     assert len(builds.read_text().split()) == 2
+
+
+def test_where_no_build_is_loaded_no_other_variant_is_tried(
+    fresh_choice: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = make_compiler(fresh_choice.parents[1], f'{EMPTY}; echo build >>"$0.log"')
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: AVX512.needs)
+    assert cpu_selection.load_build() is None
+    assert Path(f"{compiler}.log").read_text().split() == ["build", "build"]
+    assert "cannot be loaded" in caplog.text
+
+
+def test_nothing_is_compiled_where_nothing_is_run(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(BuildError, match=f"{tmp_path / 'cache'} is on a file system mounted noexec"):
+        build(PLAIN, tmp_path / "cache")
+    assert not builds.exists()
 
 
 def test_importing_builds_nothing(builds: Path, fresh_choice: Path) -> None:
