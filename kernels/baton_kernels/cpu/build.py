@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -67,23 +68,28 @@ def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[st
     except (OSError, RuntimeError) as error:
         raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
     except subprocess.TimeoutExpired as error:
-        raise BuildTimeoutError(f"{compiler} took more than {_TIMEOUT_S} s for the CPU kernels") from error
+        reason = f"{shlex.join(compiler)} took more than {_TIMEOUT_S} s for the CPU kernels"
+        raise BuildTimeoutError(reason) from error
     return library
 
 
-def _find_compiler() -> str:
-    names = (os.environ.get("CXX", ""), *_COMPILERS)
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
+def _find_compiler() -> tuple[str, ...]:
+    """Return the compiler's path, and the arguments that $CXX has behind it."""
+    given = os.environ.get("CXX", "")
+    try:
+        name, *arguments = shlex.split(given) or [""]
+    except ValueError as error:
+        raise BuildError(f"CXX is {given!r}: {error}") from error
+    found = next(filter(None, map(shutil.which, [name] if name else _COMPILERS)), None)
     if found is None:
-        raise BuildError(
-            f"no C++ compiler found; allowed: $CXX or one of {', '.join(_COMPILERS)} on the path"
-        )
-    return found
+        reason = f"CXX is {given!r}, which is not there" if name else "no C++ compiler found"
+        raise BuildError(f"{reason}; allowed: $CXX or one of {', '.join(_COMPILERS)} on the path")
+    return (found, *arguments)
 
 
-def _digest(compiler: str, flags: tuple[str, ...]) -> str:
+def _digest(compiler: tuple[str, ...], flags: tuple[str, ...]) -> str:
     """Return a hash of everything that the machine code depends on, in 16 digits."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S).stdout
     content = hashlib.sha256(version + repr((compiler, flags, platform.machine())).encode())
     content.update(c_header().encode())
     for source in sorted(SOURCES.iterdir()):
@@ -130,15 +136,15 @@ def _others_who_may_write(status: os.stat_result) -> str:
     return f"group {status.st_gid}" if status.st_mode & stat.S_IWGRP and not is_own else ""
 
 
-def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -> None:
     """Compile in a temporary folder with the header of the structs, then rename the library into place."""
     logger.info("building the C++ kernels for this CPU, once: %s", library.stem.rpartition("-")[0])
     with tempfile.TemporaryDirectory(dir=library.parent, suffix=".unfinished") as folder:
         unfinished = Path(folder, library.name)
         Path(folder, "structs.h").write_text(c_header())
-        command = [compiler, *flags, f"-I{folder}", str(SOURCES / "kernels.cpp"), "-o", str(unfinished)]
+        command = [*compiler, *flags, f"-I{folder}", str(SOURCES / "kernels.cpp"), "-o", str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         if done.returncode:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
-            raise BuildError(f"{compiler} cannot build {library.name}: {reason}")
+            raise BuildError(f"{shlex.join(compiler)} cannot build {library.name}: {reason}")
         unfinished.replace(library)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,7 +16,18 @@ BUILDS: Final = (*VARIANTS, *EMULATED)
 EMULATED_AMX: Final = EMULATED[0]
 """The build with all paths of the sources: tiles, pairs of bfloat16, vectors of 16 numbers."""
 
+EMPTY = 'case "$1" in --version) exit 0;; esac; for word; do :; done; : >"$word"'
+"""Writes an empty file, the last word of its command."""
+
 builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
+
+
+def make_compiler(folder: Path, script: str) -> Path:
+    """Write a shell script that stands in for a compiler."""
+    compiler = folder / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    return compiler
 
 
 def load(variant: CpuVariant) -> CpuLibrary:

@@ -128,7 +128,7 @@ def test_torch_computes_where_structs_differ_and_the_log_says_so_once(
 def test_a_change_of_a_struct_makes_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "compiler").write_text("#!/bin/sh\nexit 0\n")
     (tmp_path / "compiler").chmod(0o755)
-    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
-    before = cpu_build._digest(str(tmp_path / "compiler"), AVX2.compiler_flags)
+    compiler = (str(tmp_path / "compiler"),)
+    before = cpu_build._digest(compiler, AVX2.compiler_flags)
     monkeypatch.setattr(cpu_build, "c_header", lambda: c_header() + "struct More {};\n")
-    assert cpu_build._digest(str(tmp_path / "compiler"), AVX2.compiler_flags) != before
+    assert cpu_build._digest(compiler, AVX2.compiler_flags) != before
