@@ -15,7 +15,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -43,9 +42,9 @@ class UnloadableBuildError(BuildError):
 
 
 def cache_folder() -> Path:
-    """Return the folder of builds: below `$XDG_CACHE_HOME` or `$VLLM_CACHE_ROOT`, else below ~/.cache."""
-    base = next(filter(None, map(os.environ.get, ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT"))), None)
-    return (Path(base) if base else Path.home() / ".cache") / "baton" / "cpu_kernels"
+    """Return the folder of builds: below `$VLLM_CACHE_ROOT` or `$XDG_CACHE_HOME`, else below ~/.cache."""
+    base = os.environ.get("VLLM_CACHE_ROOT") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "baton" / "cpu_kernels"
 
 
 def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
@@ -137,14 +136,19 @@ def _others_who_may_write(status: os.stat_result) -> str:
 
 
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -> None:
-    """Compile in a temporary folder with the header of the structs, then rename the library into place."""
+    """Compile with the header of the structs, and rename the library into place. The caller has its lock."""
     logger.info("building the C++ kernels for this CPU, once: %s", library.stem.rpartition("-")[0])
-    with tempfile.TemporaryDirectory(dir=library.parent, suffix=".unfinished") as folder:
-        unfinished = Path(folder, library.name)
-        Path(folder, "structs.h").write_text(c_header())
+    folder = library.with_suffix(".unfinished")
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    folder.mkdir(mode=0o700)
+    try:
+        (folder / "structs.h").write_text(c_header())
+        unfinished = folder / library.name
         command = [*compiler, *flags, f"-I{folder}", str(SOURCES / "kernels.cpp"), "-o", str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
         if done.returncode:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
             raise BuildError(f"{shlex.join(compiler)} cannot build {library.name}: {reason}")
         unfinished.replace(library)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -123,9 +123,11 @@ def test_variables_that_every_worker_would_refuse_are_refused_by_the_launcher() 
 
 
 def test_kernels_are_cached_below_the_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("VLLM_CACHE_ROOT", "/elsewhere")
-    assert str(cache_folder()) == "/elsewhere/baton/cpu_kernels"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/else")
+    for root, expected in (("/elsewhere", "/elsewhere"), ("~/kernels", "/home/me/kernels"), ("", "/else")):
+        monkeypatch.setenv("HOME", "/home/me")
+        monkeypatch.setenv("VLLM_CACHE_ROOT", root)
+        assert str(cache_folder()) == f"{expected}/baton/cpu_kernels"
 
 
 def test_variables_that_are_not_read_are_named_with_what_sets_the_same() -> None:

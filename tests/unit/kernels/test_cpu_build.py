@@ -52,7 +52,7 @@ NOT_RUN = (EMULATED_AMX, AVX2, *(one for one in VARIANTS if not one.needs <= cpu
 @pytest.fixture
 def fresh_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache folder, and a process that has not chosen yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     monkeypatch.delenv(cpu_selection.INSTEAD_OF_AUTO, raising=False)
     cpu_selection._load_build.cache_clear()
     yield tmp_path / "baton" / "cpu_kernels"
@@ -246,6 +246,16 @@ def test_workers_that_start_together_build_once(builds: Path, tmp_path: Path) ->
     (path,) = paths
     CpuLibrary(path, PLAIN)
     assert build(PLAIN, tmp_path / "cache", ("-O1",)) != path
+
+
+def test_what_a_killed_build_has_left_is_removed(builds: Path, tmp_path: Path) -> None:
+    path = build(PLAIN, tmp_path / "cache")
+    path.unlink()
+    left = path.with_suffix(".unfinished")
+    left.mkdir()
+    (left / "structs.h").touch()
+    assert build(PLAIN, tmp_path / "cache") == path
+    assert not left.exists()
 
 
 def test_a_damaged_build_is_built_again(builds: Path, fresh_choice: Path) -> None:
