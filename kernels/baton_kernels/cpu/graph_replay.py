@@ -62,13 +62,15 @@ class NativeKernel:
     def run_all(self, calls: ctypes.Array[KernelCall]) -> None:
         """Replay calls of kernels of the same build.
 
-        Raises: MemoryError, or RankLostError.
+        Raises: MemoryError, IndexError, or RankLostError.
         """
-        status = self._run_all(calls, len(calls))
-        if status == Status.RANK_LOST:
-            raise RankLostError(-1, "it has not come in time, or its group has ended")
-        if status:
-            raise MemoryError("no memory for a step")
+        match self._run_all(calls, len(calls)):
+            case Status.OUT_OF_MEMORY:
+                raise MemoryError("no memory for a step")
+            case Status.ROW_OUT_OF_RANGE:
+                raise IndexError("a row is out of range")
+            case Status.RANK_LOST:
+                raise RankLostError(-1, "it has not come in time, or its group has ended")
 
 
 class GraphReplay:
@@ -99,7 +101,7 @@ class GraphReplay:
     def replay(self) -> None:
         """Compute again.
 
-        Raises: MemoryError, or RankLostError.
+        Raises: MemoryError, IndexError, or RankLostError.
         """
         for replay in self._replays:
             replay()

@@ -39,7 +39,7 @@ class CpuLayers(LayerKernels):
         return self.normalise(x, residual, weight, None, eps), residual
 
     def look_up(self, table: Tensor, rows: Tensor) -> Tensor:
-        if len(rows) > MAX_COPIED_ROWS or not table.is_contiguous():
+        if len(rows) > MAX_COPIED_ROWS or not (table.is_contiguous() and rows.is_contiguous()):
             return super().look_up(table, rows)
         out = torch.empty(len(rows), table.shape[1], dtype=table.dtype)
         self._copy(table, rows, out)

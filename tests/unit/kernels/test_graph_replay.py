@@ -60,6 +60,15 @@ def test_a_replay_computes_what_the_pass_would() -> None:
 
 
 @torch.inference_mode()
+def test_a_replay_refuses_a_row_that_a_table_has_not() -> None:
+    layers, table, token_ids = CpuLayers(load(PLAIN)), make_numbers(50, SIZE), torch.tensor([4, 9, 30])
+    calls, _ = GraphReplay.record(lambda: layers.look_up(table, token_ids))
+    token_ids[1] = 50
+    with pytest.raises(IndexError, match="a row is out of range"):
+        calls.replay()
+
+
+@torch.inference_mode()
 def test_a_pass_that_looks_at_a_number_is_refused_and_the_next_is_not() -> None:
     x = make_numbers(ROWS, SIZE)
     with pytest.raises(NotRecordableError, match=r"aten\.item") as caught:
