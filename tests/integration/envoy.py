@@ -67,6 +67,7 @@ def configuration(
 ) -> dict[str, Any]:
     """Return Envoy's configuration: every request goes where the picker says."""
     types = "type.googleapis.com/envoy.extensions.filters"
+    is_duplex = body_mode == "FULL_DUPLEX_STREAMED"
     picker = {
         "name": "picker",
         "typed_config": {
@@ -78,7 +79,8 @@ def configuration(
                 "request_header_mode": "SEND",
                 "response_header_mode": "SEND",
                 "request_body_mode": body_mode,
-                "request_trailer_mode": "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP",
+                "request_trailer_mode": "SEND",
+                **({"response_body_mode": body_mode, "response_trailer_mode": "SEND"} if is_duplex else {}),
             },
             "metadata_options": {
                 "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]},

@@ -18,6 +18,7 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 METADATA: Final = "envoy.lb"
 SUBSET_METADATA: Final = "envoy.lb.subset_hint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
+DUPLEX: Final = pb.FULL_DUPLEX_STREAMED
 _OVERWRITE: Final = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _CHUNK_BYTES: Final = 62 * 2**10
 """Body in one message: gateways take 64 KB."""
@@ -56,17 +57,22 @@ def add_metadata(response: pb.ProcessingResponse, destinations: Iterable[str]) -
 
 
 def body_chunks(body: bytes) -> Iterator[pb.ProcessingResponse]:
-    """Yield a body that was held back."""
+    """Yield the body of a request that was held back."""
     for start in range(0, len(body) or 1, _CHUNK_BYTES):
         chunk = body[start : start + _CHUNK_BYTES]
-        yield streamed(chunk, is_last=start + _CHUNK_BYTES >= len(body))
+        piece = _streamed(chunk, is_last=start + _CHUNK_BYTES >= len(body))
+        yield pb.ProcessingResponse(request_body=piece)
 
 
-def streamed(body: bytes, *, is_last: bool) -> pb.ProcessingResponse:
-    """Return a piece of a body that goes on unchanged."""
+def pass_on(piece: pb.HttpBody, mode: pb.BodySendMode) -> pb.BodyResponse:
+    """Return the response to a piece of a body that goes on unchanged."""
+    return _streamed(piece.body, is_last=piece.end_of_stream) if mode == DUPLEX else pb.BodyResponse()
+
+
+def _streamed(body: bytes, *, is_last: bool) -> pb.BodyResponse:
     piece = pb.StreamedBodyResponse(body=body, end_of_stream=is_last)
     common = pb.CommonResponse(body_mutation=pb.BodyMutation(streamed_response=piece))
-    return pb.ProcessingResponse(request_body=pb.BodyResponse(response=common))
+    return pb.BodyResponse(response=common)
 
 
 def immediate(status: int, headers: Mapping[str, str], body: bytes) -> pb.ProcessingResponse:

@@ -11,13 +11,14 @@ from baton_core.errors import RequestError
 from baton_proto.ext_proc import external_processor_pb2 as pb
 from baton_proto.ext_proc import external_processor_pb2_grpc as pb_grpc
 from baton_router.gateway.messages import (
+    DUPLEX,
     add_metadata,
     body_chunks,
     immediate,
     mutation,
+    pass_on,
     read_headers,
     read_subset,
-    streamed,
 )
 from baton_router.gateway.picker import Picked, Picker, Refused, refuse
 from baton_router.http.errors import HttpError
@@ -25,7 +26,6 @@ from baton_router.streams.body_memory import BodyReservation
 
 EXTERNAL_PROCESSOR: Final = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-_DUPLEX: Final = pb.FULL_DUPLEX_STREAMED
 _BUFFERED: Final = (pb.BUFFERED, pb.BUFFERED_PARTIAL)
 
 
@@ -56,7 +56,8 @@ class _Exchange:
         self._room = room
         self._headers: dict[str, str] = {}
         self._subset: list[str] | None = None
-        self._mode: pb.BodySendMode = _DUPLEX
+        self._mode: pb.BodySendMode = DUPLEX
+        self._response_mode: pb.BodySendMode = DUPLEX
         self._body: bytearray | None = None
         """Body so far; None where it is not needed, or not any more."""
         self._is_waiting = False
@@ -80,7 +81,8 @@ class _Exchange:
                 self.begin()
                 return [pb.ProcessingResponse(response_headers=pb.HeadersResponse())]
             case "response_body":
-                return [pb.ProcessingResponse(response_body=pb.BodyResponse())]
+                unchanged = pass_on(message.response_body, self._response_mode)
+                return [pb.ProcessingResponse(response_body=unchanged)]
             case "response_trailers":
                 return [pb.ProcessingResponse(response_trailers=pb.TrailersResponse())]
         return []
@@ -90,19 +92,18 @@ class _Exchange:
         self._subset = read_subset(message)
         if message.HasField("protocol_config"):
             self._mode = message.protocol_config.request_body_mode
-        is_sent = not message.request_headers.end_of_stream and self._mode in (_DUPLEX, *_BUFFERED)
+            self._response_mode = message.protocol_config.response_body_mode
+        is_sent = not message.request_headers.end_of_stream and self._mode in (DUPLEX, *_BUFFERED)
         if is_sent and self._picker.needs_body(self._headers):
             self._body = bytearray()
             waits = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
-            return [] if self._mode == _DUPLEX else [waits]
+            return [] if self._mode == DUPLEX else [waits]
         picked = await self._picker.pick(self._headers, None, self._subset)
         return [self._respond(picked)]
 
     async def _on_body(self, piece: pb.HttpBody) -> list[pb.ProcessingResponse]:
         if self._body is None:
-            if self._mode == _DUPLEX:
-                return [streamed(piece.body, is_last=piece.end_of_stream)]
-            return [pb.ProcessingResponse(request_body=pb.BodyResponse())]
+            return [pb.ProcessingResponse(request_body=pass_on(piece, self._mode))]
         self._body += piece.body
         try:
             self._room.add(len(piece.body))
@@ -118,8 +119,8 @@ class _Exchange:
         self._body = None
         self._room.release()  # the call of the route counts it again
         picked = await self._picker.pick(self._headers, body, self._subset)
-        response = self._respond(picked, is_to_body=self._mode != _DUPLEX)
-        if isinstance(picked, Refused) or self._mode != _DUPLEX:
+        response = self._respond(picked, is_to_body=self._mode != DUPLEX)
+        if isinstance(picked, Refused) or self._mode != DUPLEX:
             return [response]
         return [response, *body_chunks(body)]
 
