@@ -44,6 +44,8 @@ class PickerService(pb_grpc.ExternalProcessorServicer):
                 async for message in requests:
                     for response in await exchange.take(message):
                         yield response
+                        if response.HasField("immediate_response"):
+                            return
             finally:
                 exchange.begin()
 
@@ -113,14 +115,17 @@ class _Exchange:
         except (RequestError, HttpError) as error:
             self._body = None
             return [self._respond(refuse(error))]
-        return await self._pick_by_body(bytes(self._body)) if piece.end_of_stream else []
+        if piece.end_of_stream or self._mode == pb.BUFFERED:
+            return await self._pick_by_body(bytes(self._body))
+        return [] if self._mode == DUPLEX else await self._pick_by_body(None)
 
-    async def _pick_by_body(self, body: bytes) -> list[pb.ProcessingResponse]:
+    async def _pick_by_body(self, body: bytes | None) -> list[pb.ProcessingResponse]:
+        """Pick by a whole body, or without one that the gateway could not hold; the held body follows."""
         self._body = None
         self._room.release()  # the call of the route counts it again
         picked = await self._picker.pick(self._headers, body, self._subset)
         response = self._respond(picked, is_to_body=self._mode != DUPLEX)
-        if isinstance(picked, Refused) or self._mode != DUPLEX:
+        if isinstance(picked, Refused) or body is None or self._mode != DUPLEX:
             return [response]
         return [response, *body_chunks(body)]
 
