@@ -130,7 +130,7 @@ class RouterServer:
             keyless=(_SESSIONS,) if settings.tls.grpc_authority else (),  # their certificates let workers in
             credentials=settings.tls.grpc_credentials(),
             max_connections=self.descriptors.max_grpc,
-            takes_embeds=settings.limits.enable_prompt_embeds,
+            max_message_bytes=settings.max_message_bytes,
             shares_ports=settings.member is not None,
         )
         self._picker = PickerServer(settings) if settings.picker_port is not None else None

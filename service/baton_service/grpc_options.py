@@ -27,6 +27,7 @@ DIRECT: Final[Options] = (("grpc.enable_http_proxy", 0),)
 """Option of a channel to an address of the fleet: `http_proxy` of the environment does not redirect it."""
 _MIN_PING_INTERVAL_MS: Final = 5_000
 _IDENTITY_ONLY: Final = 1
+_MAX_OPTION: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,10 @@ CLIENT_KEEPALIVE: Final = Keepalive(time_s=30.0, timeout_s=10.0)
 """Pings are sent only while a call is open, and rarely enough for proxies that count them."""
 
 
-def message_options(*, takes_embeds: bool) -> Options:
-    """Options of an end that takes messages with embeddings, or refuses such; it may send them."""
+def message_options(max_message_bytes: int = MAX_GRPC_BYTES) -> Options:
+    """Options of an end that takes messages up to this size; it may send some with embeddings."""
     return (
-        ("grpc.max_receive_message_length", MAX_EMBEDDED_BYTES if takes_embeds else MAX_GRPC_BYTES),
+        ("grpc.max_receive_message_length", min(max_message_bytes, _MAX_OPTION)),
         ("grpc.max_send_message_length", MAX_EMBEDDED_BYTES),
     )
 
@@ -63,12 +64,12 @@ def server_options(
     keepalive: Keepalive,
     max_connections: int = MAX_CONNECTIONS,
     *,
-    takes_embeds: bool = False,
+    max_message_bytes: int = MAX_GRPC_BYTES,
     shares_ports: bool = False,
 ) -> Options:
     """Options of a server that also pings idle connections, and lets clients ping them."""
     return (
-        *message_options(takes_embeds=takes_embeds),
+        *message_options(max_message_bytes),
         *keepalive.options,
         # gRPC measures a message after decompressing it, and 4 MiB of gzip may hold 4 GiB.
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
@@ -86,4 +87,4 @@ def server_options(
 
 def client_options(keepalive: Keepalive = CLIENT_KEEPALIVE) -> Options:
     """Options of a client's channel."""
-    return (*message_options(takes_embeds=False), *keepalive.options)
+    return (*message_options(), *keepalive.options)

@@ -17,6 +17,7 @@ from tools.k8s.programs import find_program
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 _STOPS_WITHIN_S: Final = 30.0
+_BUFFER_BYTES: Final = 2**23
 _HTTP2: Final = {
     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -135,6 +136,7 @@ def configuration(
             "listeners": [
                 {
                     "address": _socket_address(port),
+                    "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
                     "filter_chains": [
                         {"filters": [{"name": "envoy.http_connection_manager", "typed_config": manager}]}
                     ],

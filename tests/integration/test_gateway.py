@@ -91,6 +91,14 @@ async def check_replies(client: httpx.AsyncClient) -> None:
     assert (await ask(client, [5, 6], authorization="Bearer c")).status_code == 401
 
 
+async def check_large_body(client: httpx.AsyncClient) -> None:
+    """A body may be as large as --max-body-bytes says, also where it comes in one message."""
+    content = b'{"prompt": [5, 6], "max_tokens": 2' + b" " * 5 * 2**20 + b"}"
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+    response = await client.post("/v1/completions", content=content, headers=headers)
+    assert response.status_code == 200, response.text
+
+
 async def check_shedding(client: httpx.AsyncClient, gate: Gate) -> None:
     """Requests that the workers have no room for are refused, once as many wait as may."""
     gate.close()
@@ -108,7 +116,8 @@ async def check_shedding(client: httpx.AsyncClient, gate: Gate) -> None:
 
 def test_an_envoy_sends_requests_where_the_picker_says(tmp_path: Path) -> None:
     async def scenario() -> None:
-        http = HttpSettings(api_keys=(KEY, "key-b"))  # with several keys, requests wait at the router
+        # with several keys, requests wait at the router
+        http = HttpSettings(api_keys=(KEY, "key-b"), max_body_bytes=6 * 2**20)
         admission = AdmissionSettings(max_queued_requests=1)
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(serving(picker_port=0, http=http, admission=admission))
@@ -131,6 +140,7 @@ def test_an_envoy_sends_requests_where_the_picker_says(tmp_path: Path) -> None:
             port = server.picker_port
             async with gateway(tmp_path, port, body_mode="BUFFERED", subset=["127.0.0.1"]) as buffered:
                 await check_picks(server, buffered, 20)
+                await check_large_body(buffered)
             async with gateway(tmp_path, port, subset=["127.0.0.2:80"]) as elsewhere:
                 assert (await ask(elsewhere, [5, 6])).status_code == 503
 

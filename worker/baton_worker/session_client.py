@@ -22,7 +22,7 @@ from baton_core.sessions.session_outbox import Data
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1.session_pb2_grpc import SessionsStub
-from baton_service.grpc_options import message_options
+from baton_service.grpc_options import MAX_EMBEDDED_BYTES, message_options
 from baton_service.router_access import RouterAccess
 from baton_service.sessions import LoopSession, StreamBrokenError
 from baton_service.wire.wire_commands import decode_command
@@ -36,7 +36,7 @@ _MAX_REFUSED_BACKOFF_S: Final = 10.0
 _ASK_AGAIN_S: Final = 2.0
 """Time between two questions for the processes of a router."""
 _FAREWELL_WITHIN_S: Final = 1.0
-_CHANNEL_OPTIONS: Final = (*message_options(takes_embeds=True), ("grpc.use_local_subchannel_pool", 1))
+_CHANNEL_OPTIONS: Final = (*message_options(MAX_EMBEDDED_BYTES), ("grpc.use_local_subchannel_pool", 1))
 """Channels that share a subchannel would share its backoff too."""
 _STREAM_ERRORS: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """Exceptions of reading or writing a stream that is gone."""

@@ -10,6 +10,7 @@ from baton_router.gateway.picker_service import EXTERNAL_PROCESSOR, PickerServic
 from baton_router.grpc.server import GrpcServer
 from baton_router.http.app_state import AppState
 from baton_router.process.router_settings import RouterSettings
+from baton_service.grpc_options import MAX_GRPC_BYTES
 
 
 class PickerServer:
@@ -19,7 +20,7 @@ class PickerServer:
         self._settings = settings
         self._server = GrpcServer(
             credentials=settings.tls.grpc_credentials(asks_clients=False),
-            takes_embeds=settings.limits.enable_prompt_embeds,
+            max_message_bytes=settings.http.max_body_bytes + MAX_GRPC_BYTES,
         )
         self.port = 0
         """Port of gateways, once bound."""

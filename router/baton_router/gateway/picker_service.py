@@ -21,6 +21,7 @@ from baton_router.gateway.messages import (
     read_subset,
 )
 from baton_router.gateway.picker import Picked, Picker, Refused, refuse
+from baton_router.http.bodies import is_declared_within, too_large
 from baton_router.http.errors import HttpError
 from baton_router.streams.body_memory import BodyReservation
 
@@ -97,6 +98,8 @@ class _Exchange:
             self._response_mode = message.protocol_config.response_body_mode
         is_sent = not message.request_headers.end_of_stream and self._mode in (DUPLEX, *_BUFFERED)
         if is_sent and self._picker.needs_body(self._headers):
+            if not is_declared_within(self._headers, most := self._picker.max_body_bytes):
+                return [self._respond(refuse(too_large(most)))]
             self._body = bytearray()
             waits = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
             return [] if self._mode == DUPLEX else [waits]
@@ -110,8 +113,7 @@ class _Exchange:
         try:
             self._room.add(len(piece.body))
             if len(self._body) > (most := self._picker.max_body_bytes):
-                text = f"the body is too large; allowed: at most {most} bytes"
-                raise HttpError(413, "request_too_large", text)
+                raise too_large(most)
         except (RequestError, HttpError) as error:
             self._body = None
             return [self._respond(refuse(error))]

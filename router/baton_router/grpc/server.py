@@ -25,7 +25,13 @@ from baton_core.errors import (
     InvalidRequestError,
     retry_after,
 )
-from baton_service.grpc_options import MAX_CONNECTIONS, SERVER_KEEPALIVE, Keepalive, server_options
+from baton_service.grpc_options import (
+    MAX_CONNECTIONS,
+    MAX_GRPC_BYTES,
+    SERVER_KEEPALIVE,
+    Keepalive,
+    server_options,
+)
 from baton_service.keys import AUTHORIZATION, Keys
 from baton_service.tcp import listen_at
 
@@ -82,7 +88,7 @@ class GrpcServer:
     Args:
         keys: what all calls need, but those of health and of the services `keyless` (full names).
         credentials: of TLS; None: plain text.
-        takes_embeds: messages may have embeddings, and be as large as these.
+        max_message_bytes: larger messages end their call with RESOURCE_EXHAUSTED.
         shares_ports: addresses may be bound as shared ones.
         max_connections: further connections are closed, also those that have not shown to speak gRPC.
     """
@@ -95,7 +101,7 @@ class GrpcServer:
         keyless: Sequence[str] = (),
         credentials: grpc.ServerCredentials | None = None,
         max_connections: int = MAX_CONNECTIONS,
-        takes_embeds: bool = False,
+        max_message_bytes: int = MAX_GRPC_BYTES,
         shares_ports: bool = False,
     ) -> None:
         interceptors = (_ErrorInterceptor(), KeyInterceptor(keys or Keys(), keyless))
@@ -103,7 +109,7 @@ class GrpcServer:
         self.server = grpc.aio.server(
             interceptors=interceptors,
             options=server_options(
-                keepalive, max_connections, takes_embeds=takes_embeds, shares_ports=shares_ports
+                keepalive, max_connections, max_message_bytes=max_message_bytes, shares_ports=shares_ports
             ),
         )
         self._health = health_aio.HealthServicer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
 
@@ -52,15 +52,20 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
         raise HttpError(
             415, "unsupported_media_type", f"content-encoding is {encoding!r}; allowed: {allowed}"
         )
-    length = headers.get("content-length", "0")
     try:
         async with asyncio.timeout(READ_WITHIN_S):
-            if length.isdecimal() and len(length) < 20 and int(length) <= max_bytes:
+            if is_declared_within(headers, max_bytes):
                 return await _read(receive, max_bytes, room)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
     await drop_body(receive)
-    raise _too_large(max_bytes)
+    raise too_large(max_bytes)
+
+
+def is_declared_within(headers: Mapping[str, str], max_bytes: int) -> bool:
+    """Return True unless the headers of a request declare a body of more bytes."""
+    length = headers.get("content-length", "0")
+    return length.isdecimal() and len(length) < 20 and int(length) <= max_bytes
 
 
 class BodyDecoder(Generic[BodyT]):
@@ -184,7 +189,7 @@ async def _read(receive: Receive, max_bytes: int, room: BodyReservation) -> byte
         if num_bytes > max_bytes:
             if message.get("more_body", False):
                 await drop_body(receive)
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         try:
             room.add(len(parts[-1]))
         except RequestError:
@@ -205,5 +210,6 @@ async def drop_body(receive: Receive) -> None:
                 message = await receive()
 
 
-def _too_large(max_bytes: int) -> HttpError:
+def too_large(max_bytes: int) -> HttpError:
+    """Return the refusal of a larger body."""
     return HttpError(413, "request_too_large", f"the body is too large; allowed: at most {max_bytes} bytes")

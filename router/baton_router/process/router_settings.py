@@ -18,6 +18,7 @@ from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.generation_defaults import MODELS_OWN
+from baton_service.grpc_options import MAX_EMBEDDED_BYTES, MAX_GRPC_BYTES
 from baton_service.logs import FORMATS, LEVELS
 from baton_service.redis.redis_settings import RedisSettings
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
@@ -179,6 +180,11 @@ class RouterSettings:
     def grpc_address(self) -> str:
         """`host:port`, an IPv6 host in brackets."""
         return f"{self.shown_grpc_host}:{self.grpc_port}"
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest size of a message of gRPC clients and workers."""
+        return MAX_EMBEDDED_BYTES if self.limits.enable_prompt_embeds else MAX_GRPC_BYTES
 
     @property
     def shown_host(self) -> str:

@@ -80,5 +80,11 @@ def test_a_buffered_body_waits_for_no_trailers(mode: pb.BodySendMode, picked: by
     assert (kinds, picker.bodies) == (["request_headers", "request_body"], [picked])
 
 
+def test_a_body_is_refused_as_soon_as_it_is_known_to_be_too_large() -> None:
+    assert answers(FakePicker(), headers(pb.BUFFERED, content_length="9")) == ["413"]
+    asked = headers(pb.FULL_DUPLEX_STREAMED, content_length="8")
+    assert answers(FakePicker(), asked, piece(b"{"), piece(b"12345678")) == ["413"]
+
+
 def test_nothing_follows_a_refusal() -> None:
     assert answers(FakePicker(), headers(pb.FULL_DUPLEX_STREAMED), TRAILERS) == ["400"]
