@@ -27,7 +27,7 @@ _CHUNK_BYTES: Final = 62 * 2**10
 def read_headers(headers: pb.HttpHeaders) -> dict[str, str]:
     """Return headers by their names in lower case, pseudo-headers such as `:path` among them."""
     return {
-        one.key.lower(): one.raw_value.decode("latin-1") if one.raw_value else one.value
+        one.key.lower(): (one.raw_value or one.value.encode()).decode("latin-1")
         for one in headers.headers.headers
     }
 

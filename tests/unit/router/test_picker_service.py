@@ -11,6 +11,7 @@ import pytest
 
 from baton_core.requests.request_context import NamedWorkers
 from baton_proto.ext_proc import external_processor_pb2 as pb
+from baton_router.gateway.messages import read_headers
 from baton_router.gateway.picker import Picked, Picker, Refused
 from baton_router.gateway.picker_service import PickerService
 from baton_router.streams.body_memory import BodyMemory
@@ -88,3 +89,13 @@ def test_a_body_is_refused_as_soon_as_it_is_known_to_be_too_large() -> None:
 
 def test_nothing_follows_a_refusal() -> None:
     assert answers(FakePicker(), headers(pb.FULL_DUPLEX_STREAMED), TRAILERS) == ["400"]
+
+
+def test_the_text_of_a_header_is_its_bytes() -> None:
+    text = pb.HeaderValue(key="X-User", value="日")
+    raw = pb.HeaderValue(key="x-raw", raw_value="日".encode())
+    read = read_headers(pb.HttpHeaders(headers=pb.HeaderMap(headers=[text, raw])))
+    assert {name: value.encode("latin-1").decode() for name, value in read.items()} == {
+        "x-user": "日",
+        "x-raw": "日",
+    }
