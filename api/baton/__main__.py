@@ -1,13 +1,19 @@
-"""`baton`, and `python -m baton`: an interrupt before there is a command to stop ends it silently."""
+"""`baton`, and `python -m baton`: a signal before there is a command to stop ends it silently."""
 
+import signal
 import sys
 from collections.abc import Sequence
+
+from baton_service.ending_signals import end_at
 
 _EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            end_at(number)
     try:
         from baton.cli import main as run  # takes long enough to be interrupted
 

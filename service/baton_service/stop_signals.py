@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from baton_service.ending_signals import end_at
+
 TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGHUP)
 """Signals of a terminal, for Ctrl-C and for its end, which reach all processes started there."""
 _SIGNALS: Final = (signal.SIGTERM, *TERMINAL_SIGNALS)
@@ -17,7 +19,7 @@ DEFAULT_SHUTDOWN_TIMEOUT_S: Final = 30.0
 
 @contextmanager
 def on_first_signal(call: Callable[[], object]) -> Iterator[None]:
-    """Have the running loop call `call` at the first signal; from then on signals kill this process.
+    """Have the running loop call `call` at the first signal; from then on signals end this process.
 
     A signal that is ignored stays ignored: those of a terminal reach a launcher's children too, which leave
     them to it.
@@ -29,7 +31,7 @@ def on_first_signal(call: Callable[[], object]) -> Iterator[None]:
     def on_signal() -> None:
         for number in taken:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+            end_at(number)
         call()
 
     for number in taken:

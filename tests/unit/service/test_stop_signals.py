@@ -13,14 +13,15 @@ from baton_service.stop_signals import TERMINAL_SIGNALS
 CODE = """
 import asyncio, os, signal
 from baton_service.stop_signals import on_first_signal
+{setup}
 
 async def run() -> None:
     asked = asyncio.Event()
     with on_first_signal(asked.set):
-        os.kill(os.getpid(), {first})
+        signal.raise_signal({first})
         await asked.wait()
         print("asked", flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         await asyncio.sleep(10)
 
 asyncio.run(run())
@@ -29,9 +30,34 @@ asyncio.run(run())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *TERMINAL_SIGNALS])
 def test_the_first_signal_asks_and_the_second_one_ends_the_process(number: signal.Signals) -> None:
-    code = CODE.format(first=int(number))
+    assert run(CODE.format(first=int(number), setup="")) == ("asked\n", -signal.SIGTERM)
+
+
+AS_PID_1 = "import os; os.getpid = lambda: 1"
+LOADING_CODE = """
+import signal, sys
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "baton.cli":
+            print("asyncio" in sys.modules, flush=True)
+            signal.raise_signal(signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder)
+from baton.__main__ import main
+main(["--help"])
+"""
+
+
+def test_signals_end_the_first_process_of_a_container_which_the_kernel_does_not() -> None:
+    assert run(CODE.format(first=int(signal.SIGTERM), setup=AS_PID_1)) == ("asked\n", 128 + signal.SIGTERM)
+    assert run(AS_PID_1 + LOADING_CODE) == ("False\n", 128 + signal.SIGTERM)
+
+
+def run(code: str) -> tuple[str, int]:
+    """Return the output and the exit code of a process."""
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (ended.stdout, ended.returncode) == ("asked\n", -signal.SIGTERM), ended.stderr
+    return ended.stdout, ended.returncode
 
 
 STDIN_CODE = """
