@@ -82,7 +82,9 @@ class SupervisedRouter:
                 async with announcing(announcement, child.reports):
                     return await child.wait(), ""
         except (OSError, RuntimeError) as error:
-            return 1, f"the router cannot be started: {error}"
+            reason = f"the router cannot be started: {error}"
+            _log.error("%s", reason)
+            return 1, reason
 
     def _note_bound(self, addresses: dict[str, str]) -> None:
         """Keep the ports: workers and clients know them."""

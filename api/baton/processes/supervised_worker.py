@@ -68,6 +68,7 @@ class SupervisedWorker:
             async with running(self._command, self._args, stop_within_s=self._stop_within_s) as child:
                 return await child.wait(), await child.last_error()
         except (OSError, RuntimeError) as error:
+            _log.error("worker %s cannot be started: %s", self._worker_id, error)
             return 1, f"it cannot be started: {error}"
 
     def state(self) -> WorkerProcess:

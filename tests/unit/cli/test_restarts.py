@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from baton.processes.restarts import MAX_WAIT_S, Restarts, is_start_hopeless
+from baton.processes.supervised_router import SupervisedRouter
+from baton.processes.supervised_worker import SupervisedWorker
 
 
 def test_the_waits_double_up_to_a_minute_and_never_end() -> None:
@@ -61,3 +66,26 @@ def test_a_start_is_hopeless_once_every_worker_refuses_its_settings_or_keeps_end
     assert is_start_hopeless([refused, keeps_ending], has_served=False)
     assert not is_start_hopeless([ends_again, keeps_ending], has_served=False)
     assert not is_start_hopeless([keeps_ending], has_served=True)
+
+
+def test_the_log_says_why_a_process_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*args: Any, **options: Any) -> None:
+        raise BlockingIOError(11, "too many processes")
+
+    async def scenario() -> None:
+        router = SupervisedRouter((), stop_within_s=0, report_workers=None, announce=None)
+        assert await router.run() == 1
+        worker = SupervisedWorker(
+            "mixed-worker", "m0", (), stop_within_s=0, on_change=lambda: None, gives_up=lambda: True
+        )
+        assert await worker.run() == 1
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    asyncio.run(scenario())
+    assert caplog.messages == [
+        "the router cannot be started: [Errno 11] too many processes",
+        "worker m0 cannot be started: [Errno 11] too many processes",
+        "worker m0 ended with exit code 1",
+    ]
