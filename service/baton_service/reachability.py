@@ -31,10 +31,10 @@ def reachable_host(address: str, advertised: str, towards: str) -> str:
     once, so that no peer ever waits for it.
 
     Raises:
-        InvalidConfigError: `advertised` does not resolve, or there is no way to `towards`.
+        InvalidConfigError: the host does not resolve, or there is no way to `towards`.
     """
     bound = bound_host(address)
-    host = resolve(advertised, bound, "--advertise-host") if advertised else bound
+    host = resolve(advertised or bound, bound, "--advertise-host" if advertised else "the bound host")
     return _host_towards(towards, _WILDCARDS[host]) if host in _WILDCARDS else host
 
 

@@ -38,16 +38,20 @@ def test_the_advertised_host_becomes_an_address_once(advertised: str, host: str)
     assert reachable_host("tcp://0.0.0.0:7000", advertised, "127.0.0.1:80") == host
 
 
+def test_a_bound_name_becomes_an_address_too() -> None:
+    assert reachable_host("tcp://localhost:7000", "", "") == "127.0.0.1"
+
+
 @pytest.mark.parametrize("code", [socket.EAI_AGAIN, socket.EAI_NONAME])
 def test_while_a_goal_has_no_address_the_way_to_the_world_counts(
     code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     resolve = socket.getaddrinfo
 
-    def without_redis(host: str, *rest: Any) -> Any:
+    def without_redis(host: str, *rest: Any, **named: Any) -> Any:
         if host == "redis":
             raise socket.gaierror(code, "not known")
-        return resolve(host, *rest)
+        return resolve(host, *rest, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", without_redis)
     monkeypatch.setattr(reachability, "FAR_AWAY", "127.0.0.1:9")
