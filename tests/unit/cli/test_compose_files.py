@@ -74,6 +74,12 @@ def test_an_image_runs_without_root_and_from_no_shell(service: str) -> None:
     assert any(line.startswith('ENTRYPOINT ["') for line in after)
 
 
+def test_workers_share_no_gpu() -> None:
+    services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
+    devices = [one["deploy"]["resources"]["reservations"]["devices"] for one in services.values()]
+    assert [device["device_ids"] for (device,) in devices] == [["0"], ["1"]]
+
+
 def test_no_service_gets_more_rights_than_it_has() -> None:
     for path in COMPOSE.glob("compose*.yaml"):
         for service in yaml.safe_load(path.read_text())["services"].values():
