@@ -26,5 +26,11 @@ def order_destinations(
     found = [*([own] if own else []), *sorted(set(others) - {own}, key=prefers, reverse=True)]
     if subset is not None:
         allowed = {one.strip() for one in subset}
-        found = [one for one in found if one in allowed or one.rpartition(":")[0] in allowed]
+        found = [one for one in found if not allowed.isdisjoint(_names_of(one))]
     return tuple(found[:MAX_DESTINATIONS])
+
+
+def _names_of(address: str) -> tuple[str, str, str]:
+    """Return an address, and its host as in a URL and alone, which differ for IPv6."""
+    host = address.rpartition(":")[0]
+    return address, host, host.strip("[]")
