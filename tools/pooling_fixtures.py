@@ -94,10 +94,13 @@ def _transformer(model: PreTrainedModel, folder: str, task: str = "feature-extra
     return Transformer(folder, transformer_task=task)
 
 
-def _embeds(model: PreTrainedModel, *modules: torch.nn.Module) -> Callable[[Path], None]:
+def _embeds(
+    model: PreTrainedModel, *modules: torch.nn.Module, truncate_dim: int | None = None
+) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as plain:
-            made = SentenceTransformer(modules=[_transformer(model, plain), *modules], device="cpu")
+            chain = [_transformer(model, plain), *modules]
+            made = SentenceTransformer(modules=chain, device="cpu", truncate_dim=truncate_dim)
             made.save(str(folder), create_model_card=False)
             vectors = made.encode(list(TEXTS), convert_to_tensor=True, batch_size=1)
             _write(folder, made.tokenizer(list(TEXTS)), vectors)
@@ -132,6 +135,9 @@ def _write(folder: Path, tokens: Mapping[str, Any], vectors: torch.Tensor) -> No
 FIXTURES: Final = {
     "bert-mean-dense-normalize": _embeds(
         BertModel(BertConfig(**SIZES)), Pooling(16, "mean"), Dense(16, 12), Normalize()
+    ),
+    "bert-mean-normalize-dense-cut": _embeds(
+        BertModel(BertConfig(**SIZES)), Pooling(16, "mean"), Normalize(), Dense(16, 12), truncate_dim=8
     ),
     "xlm-roberta-cls": _embeds(
         XLMRobertaModel(XLMRobertaConfig(**SIZES, type_vocab_size=1)), Pooling(16, "cls")

@@ -103,6 +103,7 @@ class Projection:
         has_bias = f"{name}.bias" in weights if plan.has_bias is None else plan.has_bias
         self._bias = weights.load(f"{name}.bias", (plan.out_size,), float32) if has_bias else None
         self._activation = _ACTIVATIONS[plan.activation]
+        self._is_input_normalized = plan.is_input_normalized
         self._norm: Callable[[Tensor], Tensor] | None = None
         if plan.norm is not None:
             size = (plan.out_size,)
@@ -114,6 +115,8 @@ class Projection:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map `[..., in_size] float32` to `[..., out_size]`."""
+        if self._is_input_normalized:
+            x = functional.normalize(x, dim=-1)
         out = self._activation(functional.linear(x, self._weight, self._bias))
         return out if self._norm is None else self._norm(out)
 

@@ -20,6 +20,8 @@ class ProjectionPlan:
     """Names of the layer, of which the files hold one."""
     in_size: int
     out_size: int
+    is_input_normalized: bool = False
+    """True if the layer takes its input divided by its length."""
     has_bias: bool | None = None
     """None: as the files have it."""
     activation: str = IDENTITY

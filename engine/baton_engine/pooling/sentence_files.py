@@ -16,7 +16,16 @@ _TEXT_FILES: Final = (
     "sentence_roberta_config.json",
     "sentence_xlm-roberta_config.json",
 )
-_MODULES: Final = ("Transformer", "Pooling", "Dense", "Normalize", "LogitScore")
+_BEHIND_POOLED: Final = ("Dense", "Normalize")
+_FOLLOWING: Final = {
+    None: ("Transformer",),
+    "Transformer": ("Pooling", "LogitScore"),
+    "Pooling": _BEHIND_POOLED,
+    "Dense": _BEHIND_POOLED,
+    "Normalize": _BEHIND_POOLED,
+    "LogitScore": (),
+}
+"""Kinds of modules that may follow one of a kind; None is the beginning."""
 _MODES: Final = {"cls": "CLS", "lasttoken": "LAST", "mean": "MEAN"}
 _OLD_MODES: Final = {
     "pooling_mode_cls_token": "cls",
@@ -37,6 +46,9 @@ class SentenceFiles:
     """CLS, LAST or MEAN; None without a module that pools."""
     projections: tuple[ProjectionPlan, ...] = ()
     is_normalized: bool = False
+    """True if the last module normalizes."""
+    truncate_dim: int | None = None
+    """Numbers of an embedding where a request does not say; None is all."""
     score_tokens: tuple[int, int | None] | None = None
     """Tokens whose logits make a score: the first's, less the second's; None without such a module."""
     activation: str | None = None
@@ -54,15 +66,16 @@ def read_sentence_files(folder: Path) -> SentenceFiles | None:
     path = folder / MODULES_FILE
     if not path.exists():
         return None
-    pooling_type, projections, is_normalized, score_tokens = None, [], False, None
+    kind, pooling_type, projections, is_normalized, score_tokens = None, None, [], False, None
     for number, values in enumerate(read_json_objects(path)):
         fields = ConfigFields(str(path), values)
-        kind, own = _read_kind(fields, number), _module_folder(folder, fields)
+        kind, own = _read_kind(fields, number, kind), _module_folder(folder, fields)
         match kind:
             case "Pooling":
                 pooling_type = _read_pooling_type(ConfigFields.from_file(own / "config.json"))
             case "Dense":
-                projections.append(_read_dense(folder, own))
+                projections.append(_read_dense(folder, own, is_normalized))
+                is_normalized = False
             case "Normalize":
                 is_normalized = True
             case "LogitScore":
@@ -89,6 +102,7 @@ def read_sentence_files(folder: Path) -> SentenceFiles | None:
         pooling_type=pooling_type,
         projections=tuple(projections),
         is_normalized=is_normalized,
+        truncate_dim=config.optional_integer("truncate_dim"),
         score_tokens=score_tokens,
         activation=read_activation(config, "activation_fn"),
         max_seq_length=next((length for length in lengths if length is not None), None),
@@ -123,12 +137,16 @@ def _lowers(folder: Path) -> bool:
     )
 
 
-def _read_kind(fields: ConfigFields, number: int) -> str:
+def _read_kind(fields: ConfigFields, number: int, previous: str | None) -> str:
     """Return the kind of a module by the last part of its type: releases differ in the parts before."""
     value: Any = fields.raw("type")
     kind = value.rpartition(".")[2] if isinstance(value, str) else None
-    if kind not in _MODULES or (kind == "Transformer") != (number == 0):
-        raise fields.refuse(f"type of module {number}", value, "Transformer, then Pooling, Dense, Normalize")
+    allowed = _FOLLOWING[previous]
+    if kind not in allowed:
+        text = ", ".join(allowed) or "none"
+        raise fields.refuse(
+            f"type of module {number}", value, text if previous is None else f"{text} behind {previous}"
+        )
     return kind
 
 
@@ -153,7 +171,7 @@ def _read_pooling_type(fields: ConfigFields) -> str:
     return _MODES[modes[0]]
 
 
-def _read_dense(folder: Path, own: Path) -> ProjectionPlan:
+def _read_dense(folder: Path, own: Path, is_input_normalized: bool) -> ProjectionPlan:
     fields = ConfigFields.from_file(own / "config.json")
     if fields.boolean("use_residual", False):
         raise fields.refuse("use_residual", True, "false")
@@ -161,6 +179,7 @@ def _read_dense(folder: Path, own: Path) -> ProjectionPlan:
         fields.choice(key, (_INPUT,), _INPUT)
     return ProjectionPlan(
         names=("linear",),
+        is_input_normalized=is_input_normalized,
         in_size=fields.integer("in_features"),
         out_size=fields.integer("out_features"),
         has_bias=fields.boolean("bias", True),

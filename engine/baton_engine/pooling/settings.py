@@ -23,7 +23,7 @@ from baton_engine.pooling.heads import (
     read_labels,
     read_token_scores,
 )
-from baton_engine.pooling.pooler_config import PoolerConfig, read_pooler_config
+from baton_engine.pooling.pooler_config import POOLING_TYPES, PoolerConfig, read_pooler_config
 from baton_engine.pooling.projection import IDENTITY, ProjectionPlan
 from baton_engine.pooling.sentence_files import (
     MODULES_FILE,
@@ -164,7 +164,14 @@ def _read_embedder(
             name = f"in_features of {projection.folder}"
             raise fields.refuse(name, projection.in_size, f"{size}, the numbers before it")
         size = projection.out_size
-    pooling_type = overrides.seq_pooling_type or given.pooling_type or _default_type(config)
+    if overrides.dimensions is not None and overrides.dimensions > size:
+        text = f"dimensions of pooler_config is {overrides.dimensions}"
+        raise InvalidConfigError(f"{text}; allowed: 1 to {size}, the numbers of an embedding")
+    pooling_type = overrides.seq_pooling_type or given.pooling_type
+    if pooling_type is None and files is not None:
+        text = "modules.json has no Pooling; allowed without it: pooling_type of pooler_config"
+        raise InvalidConfigError(f"{text}, one of {', '.join(POOLING_TYPES)}")
+    pooling_type = pooling_type or _default_type(config)
     model = PoolingModel(
         tasks=_chosen(_EMBEDDING, overrides, config),
         whole_tasks=_whole(_EMBEDDING, pooling_type, config),
@@ -184,7 +191,7 @@ def _read_embedder(
         projections=given.projections,
         activation=IDENTITY,
         uses_activation=uses_activation,
-        dimensions=overrides.dimensions,
+        dimensions=overrides.dimensions or given.truncate_dim,
     )
 
 

@@ -363,6 +363,9 @@ def test_settings_that_cannot_hold_are_refused_by_name(written: Callable[[str], 
         named = {"pooling_type": "seq_pooling_type"}.get(name, name)
         match = f"{named} of pooler_config is .*; allowed: "
         refused(InvalidConfigError, match, lambda: PoolingSettings(pooler={name: value}))  # noqa: B023
+    refused(
+        InvalidConfigError, "dimensions of .* is 65", lambda: EnginePooler(bert, pooler={"dimensions": 65})
+    )
     refused(InvalidConfigError, "task of", lambda: EnginePooler(bert, pooler={"task": "classify"}))
     refused(InvalidModelError, "classifier.weight is missing", lambda: EnginePooler(bert, convert="classify"))
     for key, value in (

@@ -88,6 +88,15 @@ def test_what_is_not_implemented_is_refused(
         EnginePooler(folder)
 
 
+def test_a_model_that_embeds_needs_a_module_that_pools(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text('[{"type": "x.Transformer", "path": ""}]')
+    folder = Path(shutil.copytree(FIXTURES / "xlm-roberta-cls", tmp_path / "model"))
+    shutil.copy(tmp_path / "modules.json", folder)
+    with pytest.raises(InvalidConfigError, match="no Pooling; allowed without it: pooling_type of"):
+        EnginePooler(folder)
+    assert EnginePooler(folder, pooler={"pooling_type": "CLS"}).plan.pooling_type == "CLS"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-mean-dense-normalize", "bert-cross-encoder", "qwen3-logit-score"])
 def test_a_hostile_value_is_refused_or_harmless(name: str, tmp_path: Path) -> None:
@@ -120,6 +129,10 @@ def test_a_hostile_value_is_refused_or_harmless(name: str, tmp_path: Path) -> No
         (
             '[{"type": "x.Transformer", "path": ""}, {"type": "x.SpladePooling", "path": "1"}]',
             "type of module 1",
+        ),
+        (
+            '[{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1_Dense"}]',
+            "type of module 1 is 'x.Dense'; allowed: Pooling, LogitScore behind Transformer",
         ),
     ],
 )
