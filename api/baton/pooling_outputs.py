@@ -16,7 +16,9 @@ class PoolingOutput:
     """A torch tensor, float32: the numbers of the prompt, or `[num_tokens, size]` of its tokens."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PoolingOutput) and bool((self.data == other.data).all())
+        if not isinstance(other, PoolingOutput) or self.data.shape != other.data.shape:
+            return False
+        return bool((self.data == other.data).all())
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -51,19 +51,24 @@ class PoolingParams:
         """
         if task is not None and task not in TASKS:
             raise InvalidRequestError("pooling_task", task, ", ".join(TASKS))
-        if task is not None and self.task not in (None, task):
+        if task is not None and self.task is not None and _own(self.task) != _own(task):
             raise InvalidRequestError("task", self.task, f"{task}, as the method pools")
         other = self.clone()
         other.task = task or self.task
         return other
 
-    def request(self, model: PoolingModel, type_one_from: int | None = None) -> PoolingRequest:
+    def request(
+        self, model: PoolingModel, type_one_from: int | None = None, truncation_side: str | None = None
+    ) -> PoolingRequest:
         """Return what these parameters ask of a model."""
-        name = self.task or model.tasks[0]
-        task = PoolingTask.CLASSIFY if name == _SCORE else PoolingTask(name)
         return PoolingRequest(
-            task=task,
+            task=_own(self.task or model.tasks[0]),
             dimensions=self.dimensions,
             use_activation=self.use_activation,
             type_one_from=type_one_from,
+            truncation_side=truncation_side or "right",
         )
+
+
+def _own(task: str) -> PoolingTask:
+    return PoolingTask.CLASSIFY if task == _SCORE else PoolingTask(task)

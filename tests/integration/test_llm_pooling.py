@@ -105,6 +105,15 @@ def test_pairs_are_scored_by_a_cross_encoder(tmp_path: Path) -> None:
     assert [0 < one.outputs.score < 1 for one in scores] == [True, True]
     (raw,) = llm.encode([tokens], PoolingParams(use_activation=False), pooling_task="score", use_tqdm=False)
     assert raw.outputs.data.sigmoid().tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    (left,) = llm.classify(
+        [[*second, *first]],
+        PoolingParams(task="score"),
+        use_tqdm=False,
+        tokenization_kwargs={"truncate_prompt_tokens": len(first), "truncation_side": "left"},
+    )
+    assert left.prompt_token_ids == first
+    with pytest.raises(InvalidRequestError, match="prompt_embeds is 'embeddings'; allowed: texts and token"):
+        llm.classify({"prompt": "a", "prompt_embeds": torch.zeros(1, 64)})
     with pytest.raises(
         InvalidRequestError, match="data_1 is '2 texts'; allowed: one text, or as many as data_2 has, 3"
     ):

@@ -53,4 +53,6 @@ class PooledOutputBuilder:
 def _tensor(pooled: PooledValues) -> Any:
     import torch  # Here alone: clients of a router need no torch until they pool.
 
+    if not pooled.values:
+        return torch.empty(pooled.shape)
     return torch.frombuffer(bytearray(pooled.values), dtype=torch.float32).reshape(pooled.shape)

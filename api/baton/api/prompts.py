@@ -101,13 +101,18 @@ def read_prompt(prompt: PromptType, *, takes_types: bool = False) -> PromptParts
         text=None if text is None else _check_text(text),
         token_ids=None if token_ids is None else _check_token_ids(token_ids, prompt),
         cache_salt=given.get("cache_salt", ""),
-        type_one_from=None if types is None else _first_of_type_one(types),
+        type_one_from=None if types is None else _first_of_type_one(types, token_ids),
     )
 
 
-def _first_of_type_one(types: Any) -> int | None:
-    """Return the position of the first 1 of zeros and then ones; None if there is no 1."""
+def _first_of_type_one(types: Any, token_ids: Any) -> int | None:
+    """Return the position of the first 1 of zeros and then ones, one for each token; None without a 1."""
+    if token_ids is None:
+        raise InvalidRequestError("token_type_ids", types, "nothing without prompt_token_ids")
     values = list(types)
+    if len(values) != len(token_ids):
+        allowed = f"{len(token_ids)}, one for each of prompt_token_ids"
+        raise InvalidRequestError("token_type_ids", f"{len(values)} numbers", allowed)
     first = values.index(1) if 1 in values else len(values)
     if any(values[:first]) or any(value != 1 for value in values[first:]):
         raise InvalidRequestError("token_type_ids", values, "zeros, and then ones")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from random import Random
@@ -28,12 +28,13 @@ from baton_router.text.characters import TokenTexts
 from baton_router.text.chat_template import Conversation
 from baton_router.text.embedded_parts import has_embeds
 from baton_router.text.model_folder import ModelFolder
-from baton_router.text.prompts import TextPair
+from baton_router.text.prompts import AnyPrompt, TextPair
 from baton_router.text.tokenization import Tokenizer
 
 _SEED_BITS: Final = 63
 _PARAMS: Final = tuple(field.name for field in fields(sampling_params.SamplingParams))
 _TOKENIZATION: Final = ("truncate_prompt_tokens", "add_special_tokens")
+_POOLED_TOKENIZATION: Final = (*_TOKENIZATION, "truncation_side")
 _UNSET_TOKENIZATION: Final = ("truncation", "max_length", "padding", "return_tensors")
 """Options of Transformers' tokenizers that may be given as None or False."""
 
@@ -50,7 +51,7 @@ class RequestOptions:
     arrival_s: float | None = None
     """Wall clock; None is now."""
     tokenization: Mapping[str, Any] | None = None
-    """`truncate_prompt_tokens` and `add_special_tokens`."""
+    """`truncate_prompt_tokens` and `add_special_tokens`; `truncation_side` where something is pooled."""
     lora_request: LoRARequest | None = None
 
 
@@ -159,21 +160,24 @@ class RequestBuilder:
         if isinstance(params, SamplingParams):
             check_runner(pooling, None)
         refuse_unsupported(lora_request=options.lora_request)
+        tokenization = _read_tokenization(options.tokenization, _POOLED_TOKENIZATION)
+        side = tokenization.pop("truncation_side", None)
         cache_salt, type_one_from = "", None
-        read: TextPair | Conversation | str | tuple[int, ...]
+        read: TextPair | AnyPrompt
         if isinstance(prompt, TextPair | Conversation):
             read = prompt
         else:
             parts = read_prompt(prompt, takes_types=True)
             cache_salt, type_one_from = parts.cache_salt, parts.type_one_from
-            read = parts.token_ids if parts.token_ids is not None else parts.text or ""
+            given = parts.embeds or parts.token_ids
+            read = given if given is not None else parts.text or ""
         request = GenerationRequest(
             prompt=read,
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
             priority=options.priority,
-            pooling=own.request(pooling, type_one_from),
-            **_read_tokenization(options.tokenization),
+            pooling=own.request(pooling, type_one_from, side),
+            **tokenization,
         )
         return PooledOutputBuilder(self._reader.read(request, max_model_len=max_model_len, pooling=pooling))
 
@@ -206,15 +210,14 @@ class RequestBuilder:
         return self.tokenizer.decode((token_id,), skip_special_tokens=False)
 
 
-def _read_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _read_tokenization(
+    given: Mapping[str, Any] | None, known: Sequence[str] = _TOKENIZATION
+) -> dict[str, Any]:
     """Return those that ask for something; Transformers' own defaults ask for nothing."""
     if given is not None and not isinstance(given, Mapping):
-        allowed = f"a dictionary of {' and '.join(_TOKENIZATION)}"
-        raise InvalidRequestError("tokenization_kwargs", given, allowed)
+        raise InvalidRequestError("tokenization_kwargs", given, f"a dictionary of {', '.join(known)}")
     for name, value in (given or {}).items():
-        if name not in _TOKENIZATION and not (name in _UNSET_TOKENIZATION and value in (None, False)):
-            allowed = (
-                f"{' and '.join(_TOKENIZATION)}; a prompt is tokenized whole, and its last tokens are kept"
-            )
+        if name not in known and not (name in _UNSET_TOKENIZATION and value in (None, False)):
+            allowed = f"{', '.join(known)}; a prompt is tokenized whole before it is cut"
             raise InvalidRequestError("tokenization_kwargs", name, allowed)
-    return {name: value for name, value in (given or {}).items() if name in _TOKENIZATION}
+    return {name: value for name, value in (given or {}).items() if name in known}

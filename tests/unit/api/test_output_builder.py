@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from baton import FlatLogprobs, Logprob, RequestOutput, RequestOutputKind
+from baton import FlatLogprobs, Logprob, PoolingOutput, RequestOutput, RequestOutputKind
 from baton.api.output_builder import OutputBuilder
+from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 from baton_router.text.characters import TokenTexts
@@ -235,3 +239,12 @@ def test_without_a_hand_over_there_are_no_transfer_parameters(prefill: str, deco
     output = show(make_builder(FINAL), delta(1, finish_reason="length"), finished)
     assert output is not None
     assert output.kv_transfer_params is None
+
+
+def test_no_token_may_be_pooled() -> None:
+    builder = PooledOutputBuilder(make_request(prompt=3))
+    builder.push(replace(FINISHED, pooled=PooledValues(shape=(0, 2), values=b"")))
+    output = builder.take()
+    assert output is not None
+    assert output.outputs == PoolingOutput(torch.zeros(0, 2))
+    assert output.outputs != PoolingOutput(torch.zeros(3, 2))

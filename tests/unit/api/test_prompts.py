@@ -54,6 +54,18 @@ def test_a_part_that_nothing_here_uses_is_refused_with_the_reason(key: str, reas
         read_prompt({"prompt_token_ids": [1], key: [0]})  # type: ignore[arg-type,misc]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt": "a"}, r"is \[0, 1\]; allowed: nothing without prompt_token_ids"),
+        ({"prompt_token_ids": [1, 2, 3]}, "is '2 numbers'; allowed: 3, one for each of prompt_token_ids"),
+    ],
+)
+def test_types_are_those_of_token_ids(given: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"token_type_ids {message}"):
+        read_prompt({**given, "token_type_ids": [0, 1]}, takes_types=True)
+
+
 def test_text_has_to_be_text() -> None:
     with pytest.raises(InvalidRequestError, match="text that UTF-8 can hold"):
         read_prompt("\ud800")
