@@ -67,6 +67,9 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
         ("/rerank", {"query": "a", "documents": ["a", long]}, "documents is "),
         ("/v2/embed", {"texts": []}, "texts is []; allowed: at least one text"),
         ("/v2/embed", {"texts": [long], "truncate": "NONE"}, "texts is "),
+        ("/v2/embed", {"texts": ["word"], "truncate": "NONE", "max_tokens": 1}, "texts is "),
+        ("/v2/embed", {"texts": ["a"], "max_tokens": 0}, "max_tokens is 0; allowed: -1, or 1 to "),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension is 9; allowed: none"),
         ("/v1/embeddings", {"input": long}, "input is "),
     ]
     with httpx.Client(

@@ -49,6 +49,8 @@ class PoolingRequest:
     """Position of the first token of type 1, in a prompt of token ids."""
     truncation_side: str = "right"
     """The side on which `truncate_prompt_tokens` cuts: left or right."""
+    is_cut: bool = True
+    """False: a prompt of more than `truncate_prompt_tokens` is refused instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

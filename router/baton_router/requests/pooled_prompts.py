@@ -33,17 +33,17 @@ def read_pooled_prompt(
     if pooling.truncation_side not in SIDES:
         raise InvalidRequestError("truncation_side", pooling.truncation_side, " or ".join(SIDES))
     limit = _limit(request.truncate_prompt_tokens, max_model_len)
-    prompt = _encode(request, pooling, tokenizer, limit)
+    prompt = _encode(request, pooling, tokenizer, limit if pooling.is_cut else None)
     has_types = model is None or model.has_token_types
     spec = PoolingSpec(
         task=pooling.task,
         dimensions=pooling.dimensions,
         use_activation=pooling.use_activation,
-        type_one_from=prompt.type_one_from if has_types else None,
+        type_one_from=prompt.type_one_from if has_types else pooling.type_one_from,
     )
     if model is not None:
         model.check(spec)
-    _check_tokens(request.prompt_field, prompt.token_ids, max_model_len, vocab_size)
+    _check_tokens(request.prompt_field, prompt.token_ids, limit, max_model_len, vocab_size)
     return prompt.token_ids, spec
 
 
@@ -71,15 +71,35 @@ def _encode(
         case EmbedsPrompt():
             raise InvalidRequestError("prompt_embeds", "embeddings", "texts and token ids, to pool")
         case token_ids:
-            if limit is not None and limit < len(token_ids):
-                token_ids = token_ids[-limit:] if cuts_left else token_ids[:limit]
-            return PooledPrompt(token_ids, pooling.type_one_from)
-    return tokenizer.encode_pooled(texts, add_special_tokens=adds_special, limit=limit, cuts_left=cuts_left)
+            return _cut(PooledPrompt(token_ids, pooling.type_one_from), limit, cuts_left=cuts_left)
+    return tokenizer.encode_pooled(
+        texts,
+        add_special_tokens=adds_special,
+        limit=limit,
+        cuts_left=cuts_left,
+        field=request.prompt_field,
+    )
 
 
-def _check_tokens(field: str, token_ids: TokenIds, max_model_len: int, vocab_size: int) -> None:
+def _cut(prompt: PooledPrompt, limit: int | None, *, cuts_left: bool) -> PooledPrompt:
+    token_ids, type_one_from = prompt
+    if limit is None or limit >= len(token_ids):
+        return prompt
+    if not cuts_left:
+        return PooledPrompt(token_ids[:limit], type_one_from)
+    num_dropped = len(token_ids) - limit
+    return PooledPrompt(
+        token_ids[num_dropped:], None if type_one_from is None else max(0, type_one_from - num_dropped)
+    )
+
+
+def _check_tokens(
+    field: str, token_ids: TokenIds, limit: int | None, max_model_len: int, vocab_size: int
+) -> None:
     if not token_ids:
         raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len} tokens")
     if len(token_ids) > max_model_len:
         raise ContextLengthError(field, len(token_ids), max_model_len, max_model_len)
+    if limit is not None and len(token_ids) > limit:
+        raise InvalidRequestError(field, f"{len(token_ids)} tokens", f"1 to {limit} tokens")
     check_token_ids(field, token_ids, vocab_size)

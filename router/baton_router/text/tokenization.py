@@ -21,7 +21,7 @@ from baton_router.text.token_decoding import TokenDecoder
 from baton_router.text.tokenizer_loading import load_backend
 
 MAX_POOLED_CHARACTERS: Final = 2**19
-"""Characters of a pair of texts, or of a text that is cut."""
+"""Characters of a pair of texts, or those of a text in which the tokens to keep are looked for."""
 
 
 class PooledPrompt(NamedTuple):
@@ -44,6 +44,11 @@ def kept_lengths(lengths: Sequence[int], limit: int) -> list[int]:
         shorter = limit // 2
         longer = limit - shorter
     return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
+
+
+def _too_large(field: str, num_characters: int) -> InvalidRequestError:
+    allowed = f"at most {MAX_POOLED_CHARACTERS} characters in a pair, or for the tokens to keep of a text"
+    return InvalidRequestError(field, f"{num_characters} characters", allowed)
 
 
 class Tokenizer(TokenDecoder):
@@ -156,10 +161,12 @@ class Tokenizer(TokenDecoder):
         add_special_tokens: bool = True,
         limit: int | None = None,
         cuts_left: bool = False,
+        field: str = "prompt",
     ) -> PooledPrompt:
         """Return the ids of a text, or of a pair of texts, cut to `limit` tokens, special tokens included.
 
-        Special tokens are never cut; of a pair the longer text is cut first, as Transformers cuts it.
+        Special tokens are never cut; of a pair the longer text is cut first, as Transformers cuts it. Errors
+        name the texts by `field`.
 
         Raises:
             InvalidRequestError: a text cannot be tokenized, is too large, or `limit` leaves none of it.
@@ -167,25 +174,49 @@ class Tokenizer(TokenDecoder):
         """
         if len(texts) == 1 and limit is None:
             return PooledPrompt(self.encode(texts[0], add_special_tokens=add_special_tokens))
-        if (num_characters := sum(map(len, texts))) > MAX_POOLED_CHARACTERS:
-            allowed = f"at most {MAX_POOLED_CHARACTERS} characters in a pair, or with truncate_prompt_tokens"
-            raise InvalidRequestError("prompt", f"{num_characters} characters", allowed)
+        num_characters = sum(map(len, texts))
+        is_large = num_characters > MAX_POOLED_CHARACTERS
+        if is_large and len(texts) > 1:
+            raise _too_large(field, num_characters)
+        kept = slice(-MAX_POOLED_CHARACTERS, None) if cuts_left else slice(MAX_POOLED_CHARACTERS)
         try:
-            first, *others = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            first, *others = self._backend.encode_batch_fast(
+                [text[kept] for text in texts], add_special_tokens=False
+            )
         except TypeError:
-            raise InvalidRequestError("prompt", texts, "text that UTF-8 can hold") from None
+            raise InvalidRequestError(field, texts, "text that UTF-8 can hold") from None
         pair = others[0] if others else None
         if limit is not None:
             added = self._backend.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
-            if limit - added < len(texts):
+            given = [len(one.ids) for one in (first, *others)]
+            if limit - added < min(len(texts), sum(given)):
                 allowed = f"at least {added + len(texts)}, with the tokenizer's special tokens"
                 raise InvalidRequestError("truncate_prompt_tokens", limit, allowed)
-            lengths = kept_lengths([len(one.ids) for one in (first, *others)], limit - added)
-            for one, length in zip((first, *others), lengths, strict=True):
+            if is_large and sum(given) <= limit - added:
+                raise _too_large(field, num_characters)
+            for one, length in zip((first, *others), kept_lengths(given, limit - added), strict=True):
                 one.truncate(length, direction="left" if cuts_left else "right")
         whole = self._backend.post_process(first, pair, add_special_tokens)
         ids = self._without_second_bos(tuple(whole.ids), add_special_tokens)
-        return PooledPrompt(ids, whole.type_ids.index(1) if 1 in whole.type_ids else None)
+        types = whole.type_ids[len(whole.ids) - len(ids) :]
+        return PooledPrompt(ids, types.index(1) if 1 in types else None)
+
+    def cut(self, text: str, most: int) -> str:
+        """Return the beginning of a text that has its first `most` tokens, special tokens not included.
+
+        It ends with a whole character; texts of fewer tokens stay as they are.
+
+        Raises:
+            InvalidRequestError: the text has half a surrogate pair.
+        """
+        try:
+            (encoded,) = self._backend.encode_batch([text[:MAX_POOLED_CHARACTERS]], add_special_tokens=False)
+        except TypeError:
+            raise InvalidRequestError("prompt", text, "text that UTF-8 can hold") from None
+        if len(encoded.ids) <= most:
+            return text
+        (_, end), (next_start, _) = encoded.offsets[most - 1 : most + 1]
+        return text[: min(end, next_start)]
 
     def encode_embedded(self, conversation: Conversation, limits: EmbedsLimits) -> PromptTokens:
         """Return the tokens of a conversation that has embeddings among its parts.

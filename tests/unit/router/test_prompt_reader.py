@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
-from baton_core.requests.pooling import PoolingTask
+from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_core.requests.sampling_params import MAX_N, SamplingParams
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.requests.structured_outputs import StructuredOutputsParams
@@ -32,11 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(
-    folder: Path, request: GenerationRequest, limits: RequestLimits | None = None, max_model_len: int = 128
+    folder: Path,
+    request: GenerationRequest,
+    limits: RequestLimits | None = None,
+    max_model_len: int = 128,
+    pooling: PoolingModel | None = None,
 ) -> RequestSpec:
     model = read_model_folder(folder)
     reader = PromptReader(("tiny", "small"), model, Tokenizer(model), limits or RequestLimits())
-    return reader.read(request, max_model_len=max_model_len)
+    return reader.read(request, max_model_len=max_model_len, pooling=pooling)
 
 
 def ask(**given: Any) -> GenerationRequest:
@@ -236,3 +241,25 @@ def test_a_request_may_generate_no_more_than_the_context_leaves(
     spec = read(folder, ask(max_tokens=max_tokens))
     assert spec.params.max_tokens == max_tokens
     assert bounded(spec, 118 + len(spec.prompt_token_ids)).params.max_tokens == most
+
+
+@pytest.mark.parametrize(("side", "first"), [("left", 1), ("right", 5)])
+def test_types_move_with_their_tokens(side: str, first: int, folder: Path) -> None:
+    pooling = PoolingRequest(task=PoolingTask.CLASSIFY, type_one_from=5, truncation_side=side)
+    request = GenerationRequest(prompt=tuple(range(10)), truncate_prompt_tokens=6, pooling=pooling)
+    spec = read(folder, request).pooling
+    assert spec is not None
+    assert spec.type_one_from == first
+    with pytest.raises(InvalidRequestError, match="token_type_ids is 'ones'; allowed: zeros"):
+        read(folder, request, pooling=PoolingModel(tasks=(PoolingTask.CLASSIFY,), labels=("a",)))
+
+
+def test_a_prompt_to_pool_may_be_refused_instead_of_cut(folder: Path) -> None:
+    request = GenerationRequest(
+        prompt=(5,) * 10,
+        prompt_field="texts",
+        truncate_prompt_tokens=9,
+        pooling=replace(EMBED, is_cut=False),
+    )
+    with pytest.raises(InvalidRequestError, match="texts is '10 tokens'; allowed: 1 to 9 tokens"):
+        read(folder, request)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -159,3 +160,40 @@ def test_text_that_utf8_cannot_hold_is_refused(tmp_path: Path) -> None:
 def test_a_broken_tokenizer_file_is_an_invalid_model(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match=r"tokenizer\.json"):
         make_tokenizer(tmp_path, tokenizer_json="{}")
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_text_is_cut_to_tokens_at_the_end_of_a_character(kind: str, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path, **FOLDERS[kind])
+    for text in TEXTS:
+        num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
+        for most in range(1, num_tokens):
+            kept = tokenizer.cut(text, most)
+            assert text.startswith(kept)
+            assert len(tokenizer.encode(kept, add_special_tokens=False)) <= most
+        assert tokenizer.cut(text, num_tokens + 1) == text
+
+
+def test_types_begin_earlier_where_a_second_bos_is_left_out(tmp_path: Path) -> None:
+    typed = json.loads(byte_level_json(adds_bos=True))
+    typed["post_processor"]["pair"][-1]["Sequence"]["type_id"] = 1
+    tokenizer = make_tokenizer(tmp_path, tokenizer_json=json.dumps(typed))
+    plain, doubled = tokenizer.encode_pooled(("hi", "x")), tokenizer.encode_pooled(("<s>hi", "x"))
+    assert plain == doubled
+    assert plain.type_one_from == len(plain.token_ids) - 1
+
+
+def test_what_is_cut_may_be_large_and_what_fits_may_be_empty(tmp_path: Path) -> None:
+    text, added = "hello world " * 50_000, byte_level_json(adds_bos=True)
+    with closing(make_tokenizer(tmp_path, tokenizer_json=added)) as tokenizer:
+        whole = tokenizer.encode(text)
+    for cuts_left, kept in ((False, whole[:9]), (True, (whole[0], *whole[-8:]))):
+        assert tokenizer.encode_pooled((text,), limit=9, cuts_left=cuts_left).token_ids == kept
+    assert tokenizer.encode_pooled(("",), limit=1).token_ids == whole[:1]
+    for texts, limit in (((text, "a"), 9), ((text,), len(whole))):
+        with pytest.raises(
+            InvalidRequestError, match=r"input is '60000. characters'; allowed: at most 524288"
+        ):
+            tokenizer.encode_pooled(texts, limit=limit, field="input")
+    with pytest.raises(InvalidRequestError, match="truncate_prompt_tokens is 1; allowed: at least 2"):
+        tokenizer.encode_pooled(("a",), limit=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingTask
 from baton_router.http.calls import Call
+from baton_router.http.field_names import renamed
 from baton_router.http.pooling.requests import pool, pooled_model, task_request
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
 from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
@@ -18,6 +20,7 @@ from baton_router.text.prompts import Prompt
 
 _PROMPT_OF = {"search_query": ("query",), "search_document": ("document", "passage")}
 """Names that prompts of models have for Cohere's types of input."""
+_OWN_NAMES: Final = {"truncate_prompt_tokens": "max_tokens", "dimensions": "output_dimension"}
 
 
 class EmbeddingsByType(msgspec.Struct, kw_only=True):
@@ -71,16 +74,17 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     pooled_model(call)
     field, texts = _texts(body)
     prefix = _prefix(body.input_type, call.state.service.model.sentence_prompts)
-    truncate = body.truncate or "END"
+    is_cut = body.truncate != "NONE"
     fields = PoolingFields(
         model=body.model,
-        truncate_prompt_tokens=None if truncate == "NONE" else body.max_tokens or -1,
-        truncation_side="left" if truncate == "START" else "right",
+        truncate_prompt_tokens=-1 if body.max_tokens is None and is_cut else body.max_tokens,
+        truncation_side="left" if body.truncate == "START" else "right",
         priority=body.priority,
     )
     prompts: list[Prompt] = [prefix + text for text in texts]
-    asked = task_request(fields, PoolingTask.EMBED, body.output_dimension)
-    results, ends = await pool(call, fields, prompts, asked, [field] * len(prompts))
+    asked = replace(task_request(fields, PoolingTask.EMBED, body.output_dimension), is_cut=is_cut)
+    with renamed(_OWN_NAMES):
+        results, ends = await pool(call, fields, prompts, asked, [field] * len(prompts))
     embeddings = EmbeddingsByType()
     for kind in body.embedding_types or ("float",):
         match kind:

@@ -185,7 +185,7 @@ class CohereEmbedRequest(Fields, kw_only=True):
     truncate: Literal["NONE", "START", "END"] | None = None
     """The side on which a text that is too long is cut; NONE refuses it. Default: END."""
     max_tokens: int | None = None
-    """Tokens to keep of each text. Default: as many as fit."""
+    """Tokens that each text may have, special tokens included; -1 means as many as fit. Default: -1."""
     priority: int | None = None
     """Lower comes earlier. Default: 0."""
 

@@ -186,15 +186,10 @@ def _cut(
         if value is not None and value < 1:
             raise InvalidRequestError(field, value, "an integer of at least 1")
 
-    def cut(text: str, most: int | None) -> str:
-        if most is None or len(text) <= most:
-            return text
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        return text if len(ids) <= most else tokenizer.decode(ids[:most])
-
+    query, document = body.max_tokens_per_query, body.max_tokens_per_doc
     return (
-        [cut(text, body.max_tokens_per_query) for text in first],
-        [cut(text, body.max_tokens_per_doc) for text in second],
+        first if query is None else [tokenizer.cut(text, query) for text in first],
+        second if document is None else [tokenizer.cut(text, document) for text in second],
     )
 
 
