@@ -128,11 +128,17 @@ def _serve(args: argparse.Namespace) -> int:
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
         model_name=args.served_model_name[0] if args.served_model_name else args.model,
-        is_pooling=engine.runner == "pooling",
+        is_pooling=not (args.decode_workers or args.mixed) and _pools(engine),
         is_encrypted=bool(args.ssl_certfile),
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
+
+
+def _pools(engine: EngineArgs) -> bool:
+    from baton.config.engine_folders import pools  # imports the Hub's client, which few launchers need
+
+    return pools(engine)
 
 
 def _rank_address(engine: EngineArgs) -> tuple[str, int] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from baton.config.engine_args import EngineArgs
+from baton.config.engine_folders import pools
 from baton.config.worker_parts import worker_settings
 from baton_core.errors import InvalidConfigError
 from baton_router.text.tokenization import Tokenizer
@@ -42,7 +43,7 @@ def make_executor(
         text = f"nnodes is {args.nnodes} with prefill_workers {args.prefill_workers} and decode_workers"
         allowed = "1 in Python, or no such workers (baton serve starts them over several machines)"
         raise InvalidConfigError(f"{text} {args.decode_workers}; allowed: {allowed}")
-    is_complete = args.prefill_workers and (args.decode_workers or args.runner == "pooling")
+    is_complete = args.prefill_workers and (args.decode_workers or pools(args))
     if args.is_disaggregated and not is_complete:
         text = f"prefill_workers is {args.prefill_workers} with decode_workers {args.decode_workers}"
         raise InvalidConfigError(f"{text}; allowed: both over 0; a model that pools needs no decode workers")

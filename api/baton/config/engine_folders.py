@@ -15,9 +15,15 @@ from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
 from baton_core.model.config_overrides import overridden
 from baton_engine.checkpoint.config_fields import read_json_object
-from baton_engine.checkpoint.model_fields import find_lone_gguf, read_base_config, read_gguf_config
+from baton_engine.checkpoint.model_fields import (
+    find_lone_gguf,
+    read_base_config,
+    read_gguf_config,
+    read_model_fields,
+)
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.models.transformers_config import load_transformers_config
+from baton_engine.pooling.settings import default_runner
 
 NO_TOKENIZER: Final = Path(__file__).parents[1] / "no_tokenizer"
 """A tokenizer without words: token ids have no text."""
@@ -64,6 +70,21 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
         hf_config_path=None,
         hf_overrides=overrides,
     )
+
+
+def pools(args: EngineArgs) -> bool:
+    """Say whether workers with these arguments pool; `runner` auto asks the model's files.
+
+    Raises:
+        InvalidModelError: the model cannot be found, or a file is broken.
+        InvalidConfigError: as `with_local_folders`.
+    """
+    if args.runner != "auto":
+        return args.runner == "pooling"
+    local = with_local_folders(args)
+    folder = Path(local.model)
+    fields = read_model_fields(folder, dict(local.hf_overrides or {}))
+    return default_runner(folder, fields) == "pooling"
 
 
 def _replacing(model: Path, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class LocalCluster:
     model_name: str = ""
     """Its first name."""
     is_pooling: bool = False
-    """The model pools: nothing is decoded."""
+    """The model pools, so that no worker has to decode."""
     is_encrypted: bool = False
     """HTTP clients use TLS."""
     report_fd: int | None = None
@@ -65,9 +65,8 @@ class LocalCluster:
 
     def __post_init__(self) -> None:
         if not (self.num_decode_workers or self.num_mixed_workers or self.is_pooling):
-            raise InvalidConfigError(
-                "--decode-workers and --mixed are 0; allowed: one decoding worker or more"
-            )
+            allowed = "one decoding worker or more, unless the model pools"
+            raise InvalidConfigError(f"--decode-workers and --mixed are 0; allowed: {allowed}")
         if not (self.num_prefill_workers or self.num_mixed_workers):
             raise InvalidConfigError("--prefill-workers and --mixed are 0; allowed: one of them over 0")
         if self.kv_events.is_published:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from baton.config.engine_args import EngineArgs
-from baton.config.engine_folders import with_local_folders
+from baton.config.engine_folders import pools, with_local_folders
 from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
@@ -154,3 +154,10 @@ def test_a_function_changes_the_rope_of_an_older_file(tmp_path: Path) -> None:
     change_config(folder, rope_parameters=None, rope_scaling=YARN, rope_theta=5e5)
     overrides = with_local_folders(EngineArgs(model=str(folder), hf_overrides=doubled)).hf_overrides
     assert read_model_config(folder, overrides=overrides).kv_variant == plain.kv_variant
+
+
+def test_whether_a_model_pools_is_said_by_its_files(tmp_path: Path) -> None:
+    args = EngineArgs(str(make_model(tmp_path, "llama")))
+    assert not pools(args)
+    assert pools(replace(args, runner="pooling"))
+    assert pools(replace(args, hf_overrides={"architectures": ["LlamaForSequenceClassification"]}))
