@@ -247,6 +247,7 @@ def _read_gte(
         head_dim=hidden_size // num_heads,
         max_model_len=max_model_len,
         default_theta=160_000.0,
+        is_gte=True,
     )
     num_layers = fields.integer("num_hidden_layers", 12, maximum=MAX_LAYERS)
     num_types = fields.integer("type_vocab_size", 1, minimum=0)

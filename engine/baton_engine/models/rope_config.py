@@ -79,6 +79,7 @@ _TYPES: Final = {
 }
 """The allowed names under `rope_type`, with the type of each."""
 _NONE: Final = ConfigFields("", {})
+_GTE_TYPES: Final = {**_TYPES, "ntk": "ntk"}
 _PHI3_TYPES: Final = {"default": "default", **dict.fromkeys(("longrope", "su", "yarn"), "longrope")}
 
 
@@ -95,6 +96,8 @@ class RopeReader:
     """True if the family rotates a part of each head where `partial_rotary_factor` says so."""
     is_phi3: bool = False
     """True if `longrope` is the only scaling, and `yarn` an old name of it."""
+    is_gte: bool = False
+    """True if the family has the scaling `ntk`, too."""
     is_by_layer_type: bool = False
     """True if the family has an embedding for each type of layer; its trained length is after scaling."""
 
@@ -149,6 +152,8 @@ class RopeReader:
                 return RopeConfig(rotary_dim=rotary_dim, theta=theta, scaling=scaling)
             case "dynamic":
                 return RopeConfig(rotary_dim=rotary_dim, theta=self._dynamic_theta(rope, theta, rotary_dim))
+            case "ntk":
+                return _read_ntk(rope, theta, rotary_dim)
             case "yarn":
                 return self._read_yarn(rope, theta, rotary_dim)
             case "longrope":
@@ -170,7 +175,7 @@ class RopeReader:
 
     def _read_type(self, rope: ConfigFields) -> str:
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
-        types = _PHI3_TYPES if self.is_phi3 else _TYPES
+        types = _PHI3_TYPES if self.is_phi3 else _GTE_TYPES if self.is_gte else _TYPES
         return types[rope.choice(key, tuple(types), "default")]
 
     def _read_rotary_dim(self, rope: ConfigFields) -> int:
@@ -260,6 +265,18 @@ class RopeReader:
 def scaled_len(unscaled_len: int, factor: float, trained_len: int) -> int:
     """Return the length that a scaling by a factor reaches, which is never below the trained one."""
     return min(max(trained_len, int(unscaled_len * factor)), MAX_INTEGER)
+
+
+def _read_ntk(rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
+    """Read a base that is `factor` times as large, whose frequencies are slower by a step of the factor.
+
+    Source: NTK-aware scaling, fixed form, as in vLLM (`NTKScalingRotaryEmbedding` without `mixed_b`).
+    """
+    if (mixed_b := rope.raw("mixed_b")) is not None:
+        raise rope.refuse("mixed_b", mixed_b, "null")
+    factor = rope.number("factor")
+    scaling = LinearScaling(factor=math.pow(factor, 2 / rotary_dim))
+    return RopeConfig(rotary_dim=rotary_dim, theta=theta * factor, scaling=scaling)
 
 
 def _yarn_magnitude(rope: ConfigFields, factor: float) -> float:

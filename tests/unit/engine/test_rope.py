@@ -9,9 +9,10 @@ import torch
 from transformers import LlamaConfig, Phi3Config, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.models.rope import RotaryEmbedding, inverse_frequencies
-from baton_engine.models.rope_config import RopeReader
+from baton_engine.models.rope_config import RopeConfig, RopeReader
 from baton_kernels.interface.kernels import LayerKernels
 
 HEAD_DIM: Final = 32
@@ -73,6 +74,18 @@ def assert_equals_transformers(
     expected, magnitude = ROPE_INIT_FUNCTIONS[values["rope_parameters"]["rope_type"]](config, seq_len=seq_len)
     torch.testing.assert_close(inverse_frequencies(rope), expected, rtol=1e-6, atol=0)
     assert rope.magnitude == pytest.approx(magnitude, rel=1e-9)
+
+
+def test_frequencies_of_fixed_ntk() -> None:
+    def read(**scaling: Any) -> RopeConfig:
+        values = values_of({"type": "ntk", **scaling})
+        return RopeReader(fields=ConfigFields("config", values), head_dim=HEAD_DIM, is_gte=True).read()
+
+    expected = [20_000.0 ** -(i / 16) * 2.0 ** -(1 / 16) for i in range(16)]
+    found = inverse_frequencies(read(factor=2.0))
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-6, atol=0)
+    with pytest.raises(InvalidModelError, match=r"mixed_b is 0\.5; allowed: null"):
+        read(factor=2.0, mixed_b=0.5)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
