@@ -182,9 +182,7 @@ def _read_window(fields: ConfigFields, family: DecoderFamily) -> int | None:
     window = fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
     if window is None:
         return None
-    if fields.boolean("use_bidirectional_attention", False):
-        return window // 2
-    return window if fields.boolean("is_causal", True) else window - 1
+    return window // 2 if fields.boolean("use_bidirectional_attention", False) else window
 
 
 def _read_layer_types(fields: ConfigFields, family: DecoderFamily, num_layers: int) -> list[bool]:

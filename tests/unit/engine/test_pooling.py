@@ -27,6 +27,8 @@ from transformers import (
     GteConfig,
     GteForSequenceClassification,
     GteModel,
+    MistralConfig,
+    MistralModel,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
@@ -174,6 +176,12 @@ def test_a_decoder_may_see_its_whole_prompt(written: Callable[[str], Written]) -
             for one in PROMPTS
         ]
     close(engine.hidden(PROMPTS), [out.last_hidden_state[0] for out in expected])
+
+
+def test_a_decoder_may_see_a_window_to_both_sides(tmp_path: Path) -> None:
+    values = {**QWEN, "sliding_window": 9, "is_causal": False}
+    model = make_pooling_model(tmp_path, MistralConfig, MistralModel, **values)
+    close(EnginePooler(tmp_path).hidden(PROMPTS), [reference(model, prompt) for prompt in PROMPTS])
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3", "gpt2", "opt"])
