@@ -28,6 +28,8 @@ from baton_engine.models.rope_config import RopeReader
 HEADS: Final = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 """Ends of names of architectures that have a head behind the encoder."""
 _ENDS: Final = ("Model", *HEADS)
+_OTHER_NAMES: Final = {"gelu_python": "gelu", "swish": "silu"}
+"""Activations by further names that Transformers has for them."""
 _BERT_NAMES: Final = EncoderNames(
     prefix="bert.",
     embedding="embeddings.word_embeddings",
@@ -132,7 +134,7 @@ def _read_bert(
         intermediate_size=fields.integer("intermediate_size", 3072),
         num_heads=num_heads,
         layers=(EncoderLayerConfig(),) * fields.integer("num_hidden_layers", 12, maximum=MAX_LAYERS),
-        activation=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+        activation=_read_activation(fields, "hidden_act", ACTIVATIONS, "gelu"),
         is_gated=False,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         num_token_types=fields.integer("type_vocab_size", 2),
@@ -169,7 +171,7 @@ def _read_modernbert(
             EncoderLayerConfig(window=window, rope=local) if is_local else EncoderLayerConfig(rope=full)
             for is_local in _read_local_layers(fields)
         ),
-        activation=fields.choice("hidden_activation", GATED_ACTIVATIONS, "gelu"),
+        activation=_read_activation(fields, "hidden_activation", GATED_ACTIVATIONS, "gelu"),
         is_gated=True,
         norm_eps=fields.number("norm_eps", 1e-5),
         has_norm_bias=fields.boolean("norm_bias", False),
@@ -221,7 +223,7 @@ def _read_nomic(
         intermediate_size=fields.integer("intermediate_size", 3072),
         num_heads=num_heads,
         layers=(EncoderLayerConfig(rope=rope.read()),) * num_layers,
-        activation=fields.choice("hidden_act", GATED_ACTIVATIONS, "silu"),
+        activation=_read_activation(fields, "hidden_act", GATED_ACTIVATIONS, "silu"),
         is_gated=True,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         has_attention_bias=False,
@@ -261,7 +263,7 @@ def _read_gte(
         intermediate_size=fields.integer("intermediate_size", 3072),
         num_heads=num_heads,
         layers=(EncoderLayerConfig(rope=rope.read()),) * num_layers,
-        activation=fields.choice("hidden_act", GATED_ACTIVATIONS, "gelu"),
+        activation=_read_activation(fields, "hidden_act", GATED_ACTIVATIONS, "gelu"),
         is_gated=True,
         is_gate_last=True,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
@@ -270,6 +272,11 @@ def _read_gte(
         max_position_embeddings=rope.trained_len,
         dtype=read_checkpoint_dtype(fields),
     )
+
+
+def _read_activation(fields: ConfigFields, key: str, allowed: tuple[str, ...], default: str) -> str:
+    name = fields.choice(key, (*allowed, *_OTHER_NAMES), default)
+    return _OTHER_NAMES.get(name, name)
 
 
 def _read_sizes(fields: ConfigFields) -> tuple[int, int]:

@@ -125,6 +125,12 @@ def test_nomic_bert_has_names_of_its_own(tmp_path: Path) -> None:
     assert (config.layers[0].rope.theta, config.layers[0].rope.rotary_dim) == (1000.0, 64)
 
 
+@pytest.mark.parametrize(("name", "meant"), [("gelu_python", "gelu"), ("swish", "silu")])
+def test_activations_have_further_names(name: str, meant: str, tmp_path: Path) -> None:
+    assert read(tmp_path, XLM_R_BASE | {"hidden_act": name}).activation == meant
+    assert read(tmp_path, MODERNBERT_BASE | {"hidden_activation": name}).activation == meant
+
+
 @pytest.mark.parametrize(
     ("values", "changes"),
     [
