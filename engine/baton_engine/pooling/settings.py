@@ -150,6 +150,8 @@ def _is_classifier(
     if settings.convert == "none" and name.endswith(("ForCausalLM", "LMHeadModel")):
         text = f"convert is 'none'; allowed with {name} and runner 'pooling'"
         raise InvalidConfigError(f"{text}: 'auto', 'embed', 'classify'")
+    if files is not None and files.pooling_type is not None:
+        return False
     has_scores = files is not None and files.score_tokens is not None
     return name.endswith(_CLASSIFIERS) or has_scores or fields.raw("classifier_from_token") is not None
 

@@ -97,6 +97,13 @@ def test_a_model_that_embeds_needs_a_module_that_pools(tmp_path: Path) -> None:
     assert EnginePooler(folder, pooler={"pooling_type": "CLS"}).plan.pooling_type == "CLS"
 
 
+def test_a_module_that_pools_makes_a_classifier_embed(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / "xlm-roberta-cls", tmp_path / "model"))
+    change(folder / "config.json", architectures=["XLMRobertaForTokenClassification"])
+    found, expected = pooled(folder)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-mean-dense-normalize", "bert-cross-encoder", "qwen3-logit-score"])
 def test_a_hostile_value_is_refused_or_harmless(name: str, tmp_path: Path) -> None:

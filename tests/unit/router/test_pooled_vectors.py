@@ -16,6 +16,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, check_runner
 from baton_core.worker.step_plan import PooledValues
 from baton_router.http.json_pieces import json_pieces
+from baton_router.http.pooling.cohere import prefix_of
 from baton_router.http.pooling.vectors import bytes_of, numbers_of, signs_of, text_of
 from baton_router.requests.scores import lacks_task, late_interaction, pair_counts, similarity
 from baton_router.text.tokenization import kept_lengths
@@ -56,6 +57,19 @@ def test_a_matrix_is_written_row_by_row() -> None:
     pieces = list(json_pieces(numbers_of(pooled(*rows))))
     assert json.loads(b"".join(pieces)) == [list(row) for row in rows]
     assert len(pieces) >= len(rows)
+
+
+def test_the_type_of_an_input_finds_the_prompt_of_the_model() -> None:
+    prompts = {"query": "q: ", "passage": "p: ", "Classification": "c: ", "x": "x: "}
+    for input_type, prefix in (
+        ("search_query", "q: "),
+        ("search_document", "p: "),
+        ("classification", "c: "),
+        ("clustering", ""),
+        ("x", "x: "),
+        (None, ""),
+    ):
+        assert prefix_of(input_type, prompts) == prefix
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,12 @@ from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, tex
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt
 
-_PROMPT_OF = {"search_query": ("query",), "search_document": ("document", "passage")}
+_PROMPT_OF: Final = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage"),
+    "classification": ("Classification",),
+    "clustering": ("Clustering",),
+}
 """Names that prompts of models have for Cohere's types of input."""
 _OWN_NAMES: Final = {"truncate_prompt_tokens": "max_tokens", "dimensions": "output_dimension"}
 
@@ -73,7 +78,7 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     body = call.body
     pooled_model(call)
     field, texts = _texts(body)
-    prefix = _prefix(body.input_type, call.state.service.model.sentence_prompts)
+    prefix = prefix_of(body.input_type, call.state.service.model.sentence_prompts)
     is_cut = body.truncate != "NONE"
     fields = PoolingFields(
         model=body.model,
@@ -131,7 +136,7 @@ def _joined(number: int, given: str | EmbedInput) -> str:
     return "".join(part.text or "" for part in given.content)
 
 
-def _prefix(input_type: str | None, prompts: Any) -> str:
+def prefix_of(input_type: str | None, prompts: Any) -> str:
     """Return the text that the model wants before inputs of a type; empty where it names none."""
     if input_type is None:
         return ""
