@@ -187,6 +187,8 @@ def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> None:
             }.items():
                 response = await client.post("/v1/completions", json={**asked, **given})
                 assert error_of(response)[:2] == (400, field)
+            response = await client.post("/v1/completions", json={**asked, "prompt_embeds": ""})
+            assert error_of(response)[:2] == (400, "prompt_embeds")
             response = await client.post("/v1/completions/render", json={**asked, "prompt_embeds": files[0]})
             assert error_of(response)[:2] == (400, "prompt_embeds")
 

@@ -79,6 +79,8 @@ async def read_completion(call: Call[CompletionRequest]) -> tuple[list[AnyPrompt
 def _read_embeds(body: CompletionRequest) -> list[AnyPrompt]:
     given = body.prompt_embeds or []
     texts = [given] if isinstance(given, str) else given
+    if not texts and body.prompt is None and body.prompt_embeds is not None:
+        raise InvalidRequestError(FIELD, body.prompt_embeds, "base64 of a tensor, or a list of such")
     if texts and body.echo:
         raise InvalidRequestError("echo", True, "false beside prompt_embeds, which have no text")
     if len(texts) > MAX_PROMPTS:
