@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 from collections.abc import Iterator
@@ -37,6 +39,21 @@ def _own_logging() -> Iterator[None]:
     for handler in set(root.handlers) - handlers:
         root.removeHandler(handler)
     root.setLevel(level)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in a loop of its own, for a minute at most."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
+
+    asyncio.run(limited())
+    return True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -48,7 +48,7 @@ async def nothing() -> None: ...
 
 
 @needs_redis
-def test_routers_serve_what_one_of_them_was_told_to_load(tmp_path: Path) -> None:
+async def test_routers_serve_what_one_of_them_was_told_to_load(tmp_path: Path) -> None:
     async def check(link: RedisLink, kill: Callable[[], None]) -> None:
         async with following(link) as (first, here), following(link) as (_, there):
             for name in ("sql", "law"):
@@ -68,19 +68,16 @@ def test_routers_serve_what_one_of_them_was_told_to_load(tmp_path: Path) -> None
             assert refused.value.code == ErrorCode.UNAVAILABLE
             assert "law" in here.names
 
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            link = RedisLink(redis.settings())
-            try:
-                await check(link, redis.kill)
-            finally:
-                await link.close(nothing)
-
-    asyncio.run(scenario())
+    async with redis_server(tmp_path) as redis:
+        link = RedisLink(redis.settings())
+        try:
+            await check(link, redis.kill)
+        finally:
+            await link.close(nothing)
 
 
 @needs_redis
-def test_what_cannot_be_read_in_the_list_unloads_nothing_and_is_removed(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_in_the_list_unloads_nothing_and_is_removed(tmp_path: Path) -> None:
     key = "test:adapters"
 
     async def settled(link: RedisLink, *names: bytes) -> None:
@@ -113,42 +110,35 @@ def test_what_cannot_be_read_in_the_list_unloads_nothing_and_is_removed(tmp_path
             assert {*here.names} == {*there.names} == {"base", "given", "sql", "law", "one", "two"}
             assert link.state.is_up
 
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            link = RedisLink(redis.settings())
-            try:
-                await check(link)
-            finally:
-                await link.close(nothing)
-
-    asyncio.run(scenario())
+    async with redis_server(tmp_path) as redis:
+        link = RedisLink(redis.settings())
+        try:
+            await check(link)
+        finally:
+            await link.close(nothing)
 
 
 @needs_redis
-def test_calls_that_fail_change_neither_the_router_nor_the_list(
+async def test_calls_that_fail_change_neither_the_router_nor_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_adapters, "MAX_ADAPTERS", 1)
     path = str(make_adapter(tmp_path / "adapter", make_model(tmp_path / "model", "llama")))
     settings = {"lora_modules": (f"one={path}",), "max_lora_rank": 16}
-
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            http = HttpSettings(enable_operator_routes=True)
-            async with (
-                serving(redis=redis.settings(), http=http, **settings) as server,
-                client_of(server) as client,
-            ):
-                more = {"lora_name": "more", "lora_path": path}
-                response = await client.post("/v1/load_lora_adapter", json=more)
-                assert error_of(response)[::2] == (429, "1 adapters are served; allowed: 1")
-                link = RedisLink(redis.settings())
-                assert b"more" not in await link.command("HGETALL", "test:adapters")
-                await link.close(nothing)
-                redis.kill()
-                for _ in range(2):
-                    response = await client.post("/v1/unload_lora_adapter", json={"lora_name": "one"})
-                    assert response.status_code == 503
-                assert "one" in (await client.get("/v1/models")).text
-
-    asyncio.run(scenario())
+    async with redis_server(tmp_path) as redis:
+        http = HttpSettings(enable_operator_routes=True)
+        async with (
+            serving(redis=redis.settings(), http=http, **settings) as server,
+            client_of(server) as client,
+        ):
+            more = {"lora_name": "more", "lora_path": path}
+            response = await client.post("/v1/load_lora_adapter", json=more)
+            assert error_of(response)[::2] == (429, "1 adapters are served; allowed: 1")
+            link = RedisLink(redis.settings())
+            assert b"more" not in await link.command("HGETALL", "test:adapters")
+            await link.close(nothing)
+            redis.kill()
+            for _ in range(2):
+                response = await client.post("/v1/unload_lora_adapter", json={"lora_name": "one"})
+                assert response.status_code == 503
+            assert "one" in (await client.get("/v1/models")).text

@@ -28,7 +28,6 @@ from baton_router.http.responses.conversations import find_response
 from baton_router.http.responses.echo import new_response
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.process.http_settings import ResponseStoreLimits
-from tests.integration.router_cluster import run
 from tests.integration.scripted_worker import until
 from tests.integration.tcp_proxy import Proxy
 from tests.redis_server import RedisServer, needs_redis, redis_server
@@ -113,271 +112,246 @@ async def status(store: ResponseStore, name: str) -> str:
 
 
 @kinds
-def test_the_oldest_go_first_where_bytes_or_number_or_age_are_exceeded(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stores(kind, tmp_path, num_responses=3, num_bytes=1000) as (own, other):
-            makers = {name: await put(own, f":{name}") for name in "abcd"}
-            assert await kept(other, "abcd") == "bcd"
-            makers["e"] = await put(own, ":e", 900)
-            assert await kept(other, "bcde") == "cde"
-            for name, num_bytes in (("c", 9), ("d", 9), ("e", 980)):
-                running = makers[name].running
-                assert running is not None
-                assert await running.finish(b"x" * num_bytes, "completed")
-            assert await kept(other, "cde") == "de"
-            assert (await put(own, ":f", 1100)).running is None, "it is larger than all may be together"
-            stored = await other.get(":e", with_items=True)
-            assert stored is not None
-            assert (stored.body, list(stored.items), stored.status) == (b"x" * 980, [b"y"], "completed")
-            await until(lambda: makers["a"].is_stopped and makers["b"].is_stopped)
-            assert not makers["e"].is_stopped
-        async with stores(kind, tmp_path, age_s=0.1) as (own, other):
-            await put(own, ":a")
-            await asyncio.sleep(0.2)
-            assert await kept(other, "a") == ""
-
-    run(scenario())
-
-
-@kinds
-def test_who_holds_the_most_gives_way_and_what_is_in_progress_goes_last(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stores(kind, tmp_path, num_responses=4, num_bytes=1000) as (own, other):
-            ours = [await put(own, f"t:{name}") for name in "ab"]
-            theirs = {name: await put(own, f"u:{name}") for name in "cd"}
-            assert theirs["d"].running is not None
-            await theirs["d"].running.finish(b"x", "completed")
-            theirs["e"] = await put(own, "u:e", 100)
-            assert (await kept(other, "ab", "t"), await kept(other, "cde", "u")) == ("ab", "ce")
-            await put(own, "u:f", 900)
-            assert (await kept(other, "ab", "t"), await kept(other, "cef", "u")) == ("ab", "f")
-            assert (await put(own, "v:g", 985)).running is None, "the others hold less than it would"
-            assert (await kept(other, "ab", "t"), await kept(other, "f", "u")) == ("ab", "f")
-            await until(lambda: theirs["c"].is_stopped and theirs["e"].is_stopped)
-            assert not any(maker.is_stopped for maker in ours)
-
-    run(scenario())
-
-
-@kinds
-def test_tenants_have_responses_of_their_own_and_a_name_has_one(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stores(kind, tmp_path) as (own, other):
-            ours, theirs = response_key("t", "a"), response_key("u", "a")
-            first = await put(own, ours)
-            await put(own, theirs)
-            assert await other.delete(theirs)
-            assert not await other.delete(theirs)
-            assert await own.get(theirs) is None
-            second = await put(own, ours)
-            await until(lambda: first.is_stopped)
-            assert first.running is not None
-            assert second.running is not None
-            assert not await first.running.finish(b"1", "completed"), "another one has its name"
-            assert await other.finish(ours, b"2", "cancelled")
-            await until(lambda: second.is_stopped)
-            assert not await second.running.finish(b"3", "completed")
-            stored = await own.get(ours)
-            assert stored == StoredResponse(
-                body=b"2", items=stored.items if stored else (), status="cancelled"
-            )
-            given_up = await put(own, ours)
-            assert given_up.running is not None
-            given_up.running.discard()
-            async with asyncio.timeout(5):
-                while await other.get(ours) is not None:  # noqa: ASYNC110 (nothing tells)
-                    await asyncio.sleep(0.01)
-
-    run(scenario())
-
-
-@kinds
-def test_events_are_read_from_any_number_on_as_they_come(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stores(kind, tmp_path, num_bytes=8 * 2**14) as (own, other):
-            running = (await put(own, "a", has_events=True)).running
+async def test_the_oldest_go_first_where_bytes_or_number_or_age_are_exceeded(
+    kind: str, tmp_path: Path
+) -> None:
+    async with stores(kind, tmp_path, num_responses=3, num_bytes=1000) as (own, other):
+        makers = {name: await put(own, f":{name}") for name in "abcd"}
+        assert await kept(other, "abcd") == "bcd"
+        makers["e"] = await put(own, ":e", 900)
+        assert await kept(other, "bcde") == "cde"
+        for name, num_bytes in (("c", 9), ("d", 9), ("e", 980)):
+            running = makers[name].running
             assert running is not None
-            reading = asyncio.create_task(next_events(other, "a", 0))
-            await asyncio.sleep(0.05)
-            running.append(b"0")
-            page = await reading
-            assert (page.first, page.events, page.num_events, page.is_over) == (0, [b"0"], 1, False)
-            for number in range(1, PAGE_EVENTS + 2):
-                running.append(b"%d" % number)
-            await running.finish(b"whole", "completed")
-            page = await other.read_events("a", 1)
-            assert page is not None
-            assert (page.first, page.events[0], len(page.events), page.is_over) == (
-                1,
-                b"1",
-                PAGE_EVENTS,
-                False,
-            )
-            page = await other.read_events("a", PAGE_EVENTS + 1)
-            assert page is not None
-            assert (page.events, page.is_over) == ([b"257"], True)
-            page = await other.read_events("a", PAGE_EVENTS + 9)
-            assert page is not None
-            assert (page.events, page.num_events, page.is_over) == ([], PAGE_EVENTS + 2, True)
-            assert await other.read_events("b", 0) is None
-
-            running = (await put(own, "c", has_events=True)).running
-            assert running is not None
-            for number in range(5):
-                running.append(b"%d" % number * 2**12)
-            await running.finish(b"whole", "completed")
-            page = await other.read_events("c", 0)
-            assert page is not None
-            assert (page.first, len(page.events), page.num_events) == (1, 4, 5), "the oldest are dropped"
-
-    run(scenario())
+            assert await running.finish(b"x" * num_bytes, "completed")
+        assert await kept(other, "cde") == "de"
+        assert (await put(own, ":f", 1100)).running is None, "it is larger than all may be together"
+        stored = await other.get(":e", with_items=True)
+        assert stored is not None
+        assert (stored.body, list(stored.items), stored.status) == (b"x" * 980, [b"y"], "completed")
+        await until(lambda: makers["a"].is_stopped and makers["b"].is_stopped)
+        assert not makers["e"].is_stopped
+    async with stores(kind, tmp_path, age_s=0.1) as (own, other):
+        await put(own, ":a")
+        await asyncio.sleep(0.2)
+        assert await kept(other, "a") == ""
 
 
-@needs_redis
-def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_not(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            leased, gone = (
-                RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=lease_s)
-                for lease_s in (5.0, 0.1)
-            )
-            await put(leased, "a")
-            began = await leased_until(redis, "a")
-            await put(gone, "b")
-            await gone.close()
-            while await leased_until(redis, "a") == began or not (await found(leased, "b")).is_abandoned:  # noqa: ASYNC110
+@kinds
+async def test_who_holds_the_most_gives_way_and_what_is_in_progress_goes_last(
+    kind: str, tmp_path: Path
+) -> None:
+    async with stores(kind, tmp_path, num_responses=4, num_bytes=1000) as (own, other):
+        ours = [await put(own, f"t:{name}") for name in "ab"]
+        theirs = {name: await put(own, f"u:{name}") for name in "cd"}
+        assert theirs["d"].running is not None
+        await theirs["d"].running.finish(b"x", "completed")
+        theirs["e"] = await put(own, "u:e", 100)
+        assert (await kept(other, "ab", "t"), await kept(other, "cde", "u")) == ("ab", "ce")
+        await put(own, "u:f", 900)
+        assert (await kept(other, "ab", "t"), await kept(other, "cef", "u")) == ("ab", "f")
+        assert (await put(own, "v:g", 985)).running is None, "the others hold less than it would"
+        assert (await kept(other, "ab", "t"), await kept(other, "f", "u")) == ("ab", "f")
+        await until(lambda: theirs["c"].is_stopped and theirs["e"].is_stopped)
+        assert not any(maker.is_stopped for maker in ours)
+
+
+@kinds
+async def test_tenants_have_responses_of_their_own_and_a_name_has_one(kind: str, tmp_path: Path) -> None:
+    async with stores(kind, tmp_path) as (own, other):
+        ours, theirs = response_key("t", "a"), response_key("u", "a")
+        first = await put(own, ours)
+        await put(own, theirs)
+        assert await other.delete(theirs)
+        assert not await other.delete(theirs)
+        assert await own.get(theirs) is None
+        second = await put(own, ours)
+        await until(lambda: first.is_stopped)
+        assert first.running is not None
+        assert second.running is not None
+        assert not await first.running.finish(b"1", "completed"), "another one has its name"
+        assert await other.finish(ours, b"2", "cancelled")
+        await until(lambda: second.is_stopped)
+        assert not await second.running.finish(b"3", "completed")
+        stored = await own.get(ours)
+        assert stored == StoredResponse(body=b"2", items=stored.items if stored else (), status="cancelled")
+        given_up = await put(own, ours)
+        assert given_up.running is not None
+        given_up.running.discard()
+        async with asyncio.timeout(5):
+            while await other.get(ours) is not None:  # noqa: ASYNC110 (nothing tells)
                 await asyncio.sleep(0.01)
-            assert not (await found(leased, "a")).is_abandoned
-            assert await leased.finish("b", b"", "failed")
-            await leased.close()
-
-    run(scenario())
 
 
-@needs_redis
-def test_a_response_whose_lease_ended_while_redis_was_away_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis, proxied(redis) as to_maker, proxied(redis) as to_reader:
-            links = to_maker, to_reader
-            maker, reader = (
-                RedisResponses(redis.settings(url=url), ResponseStoreLimits(), lease_s=3.0)
-                for _, url in links
-            )
-            made = new_response(
-                ResponsesRequest(input="x"), name="a", model="m", params=SamplingParams(), is_stored=True
-            )
-            stops: list[None] = []
-            body = msgspec.json.encode(made)
-            await maker.put(":a", StoredResponse(body=body), lambda: stops.append(None))
-            await asyncio.sleep(2.0)
-            for proxy, _ in links:
-                proxy.is_refusing = True
-                proxy.cut()
-            await asyncio.sleep(3.2)
-            to_reader[0].is_refusing = False
-            statuses: list[str] = []
-            while len(statuses) < 2:
-                with suppress(RequestError):
-                    statuses.append((await find_response(reader, ":a")).status)
-                await asyncio.sleep(0.2)
-            assert {*statuses} == {"in_progress"}
-            began = await leased_until(redis, ":a")
-            to_maker[0].is_refusing = False
-            while await leased_until(redis, ":a") == began:  # noqa: ASYNC110 (nothing tells)
-                await asyncio.sleep(0.01)
-            assert not await reader.finish(":a", b"", "failed", must_be_abandoned=True)
-            assert await status(reader, ":a") == "in_progress"
-            assert not stops
-            await maker.close()
-            await reader.close()
+@kinds
+async def test_events_are_read_from_any_number_on_as_they_come(kind: str, tmp_path: Path) -> None:
+    async with stores(kind, tmp_path, num_bytes=8 * 2**14) as (own, other):
+        running = (await put(own, "a", has_events=True)).running
+        assert running is not None
+        reading = asyncio.create_task(next_events(other, "a", 0))
+        await asyncio.sleep(0.05)
+        running.append(b"0")
+        page = await reading
+        assert (page.first, page.events, page.num_events, page.is_over) == (0, [b"0"], 1, False)
+        for number in range(1, PAGE_EVENTS + 2):
+            running.append(b"%d" % number)
+        await running.finish(b"whole", "completed")
+        page = await other.read_events("a", 1)
+        assert page is not None
+        assert (page.first, page.events[0], len(page.events), page.is_over) == (
+            1,
+            b"1",
+            PAGE_EVENTS,
+            False,
+        )
+        page = await other.read_events("a", PAGE_EVENTS + 1)
+        assert page is not None
+        assert (page.events, page.is_over) == ([b"257"], True)
+        page = await other.read_events("a", PAGE_EVENTS + 9)
+        assert page is not None
+        assert (page.events, page.num_events, page.is_over) == ([], PAGE_EVENTS + 2, True)
+        assert await other.read_events("b", 0) is None
 
-    run(scenario())
+        running = (await put(own, "c", has_events=True)).running
+        assert running is not None
+        for number in range(5):
+            running.append(b"%d" % number * 2**12)
+        await running.finish(b"whole", "completed")
+        page = await other.read_events("c", 0)
+        assert page is not None
+        assert (page.first, len(page.events), page.num_events) == (1, 4, 5), "the oldest are dropped"
 
 
 @needs_redis
-def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            store = RedisResponses(redis.settings(), ResponseStoreLimits(), within_s=0.3)
-            maker = await put(store, "a", has_events=True)
-            assert maker.running is not None
-            redis.signal(signal.SIGSTOP)
-            with pytest.raises(RequestError):
-                await put(store, "g")
-            maker.running.append(b"0")
-            with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
-                await store.get("a")
-            redis.signal(signal.SIGCONT)
-            await maker.running.finish(b"whole", "completed")
-            async with asyncio.timeout(10):
-                while await status(store, "a") != "completed":  # noqa: ASYNC110 (nothing tells)
-                    await asyncio.sleep(0.05)
-            page = await store.read_events("a", 0)
-            assert page is not None
-            assert (page.events, page.is_over) == ([b"0"], True)
-            async with asyncio.timeout(10):
-                while await kept(store, "g"):  # noqa: ASYNC110 (what Redis took late is forgotten)
-                    await asyncio.sleep(0.05)
-            lost = await put(store, "b")
-            await _restart(redis)
-            await until(lambda: lost.is_stopped)
-            assert lost.running is not None
-            assert not await lost.running.finish(b"", "completed"), "Redis has forgotten it"
-            await store.close()
-
-    run(scenario())
+async def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_not(
+    tmp_path: Path,
+) -> None:
+    async with redis_server(tmp_path) as redis:
+        leased, gone = (
+            RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=lease_s) for lease_s in (5.0, 0.1)
+        )
+        await put(leased, "a")
+        began = await leased_until(redis, "a")
+        await put(gone, "b")
+        await gone.close()
+        while await leased_until(redis, "a") == began or not (await found(leased, "b")).is_abandoned:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not (await found(leased, "a")).is_abandoned
+        assert await leased.finish("b", b"", "failed")
+        await leased.close()
 
 
 @needs_redis
-def test_what_redis_refuses_for_a_while_waits_for_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            store = RedisResponses(redis.settings(), ResponseStoreLimits())
-            maker = await put(store, "a", has_events=True)
-            assert maker.running is not None
-            await redis.ask("CONFIG", "SET", "min-replicas-to-write", 1)
-            maker.running.append(b"0")
-            with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
-                await put(store, "b")
+async def test_a_response_whose_lease_ended_while_redis_was_away_goes_on(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as redis, proxied(redis) as to_maker, proxied(redis) as to_reader:
+        links = to_maker, to_reader
+        maker, reader = (
+            RedisResponses(redis.settings(url=url), ResponseStoreLimits(), lease_s=3.0) for _, url in links
+        )
+        made = new_response(
+            ResponsesRequest(input="x"), name="a", model="m", params=SamplingParams(), is_stored=True
+        )
+        stops: list[None] = []
+        body = msgspec.json.encode(made)
+        await maker.put(":a", StoredResponse(body=body), lambda: stops.append(None))
+        await asyncio.sleep(2.0)
+        for proxy, _ in links:
+            proxy.is_refusing = True
+            proxy.cut()
+        await asyncio.sleep(3.2)
+        to_reader[0].is_refusing = False
+        statuses: list[str] = []
+        while len(statuses) < 2:
+            with suppress(RequestError):
+                statuses.append((await find_response(reader, ":a")).status)
             await asyncio.sleep(0.2)
-            await redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        assert {*statuses} == {"in_progress"}
+        began = await leased_until(redis, ":a")
+        to_maker[0].is_refusing = False
+        while await leased_until(redis, ":a") == began:  # noqa: ASYNC110 (nothing tells)
+            await asyncio.sleep(0.01)
+        assert not await reader.finish(":a", b"", "failed", must_be_abandoned=True)
+        assert await status(reader, ":a") == "in_progress"
+        assert not stops
+        await maker.close()
+        await reader.close()
+
+
+@needs_redis
+async def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as redis:
+        store = RedisResponses(redis.settings(), ResponseStoreLimits(), within_s=0.3)
+        maker = await put(store, "a", has_events=True)
+        assert maker.running is not None
+        redis.signal(signal.SIGSTOP)
+        with pytest.raises(RequestError):
+            await put(store, "g")
+        maker.running.append(b"0")
+        with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
+            await store.get("a")
+        redis.signal(signal.SIGCONT)
+        await maker.running.finish(b"whole", "completed")
+        async with asyncio.timeout(10):
+            while await status(store, "a") != "completed":  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.05)
+        page = await store.read_events("a", 0)
+        assert page is not None
+        assert (page.events, page.is_over) == ([b"0"], True)
+        async with asyncio.timeout(10):
+            while await kept(store, "g"):  # noqa: ASYNC110 (what Redis took late is forgotten)
+                await asyncio.sleep(0.05)
+        lost = await put(store, "b")
+        await _restart(redis)
+        await until(lambda: lost.is_stopped)
+        assert lost.running is not None
+        assert not await lost.running.finish(b"", "completed"), "Redis has forgotten it"
+        await store.close()
+
+
+@needs_redis
+async def test_what_redis_refuses_for_a_while_waits_for_it(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as redis:
+        store = RedisResponses(redis.settings(), ResponseStoreLimits())
+        maker = await put(store, "a", has_events=True)
+        assert maker.running is not None
+        await redis.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+        maker.running.append(b"0")
+        with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
+            await put(store, "b")
+        await asyncio.sleep(0.2)
+        await redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        assert await maker.running.finish(b"whole", "completed")
+        page = await store.read_events("a", 0)
+        assert page is not None
+        assert (page.events, page.is_over) == ([b"0"], True)
+        assert not maker.is_stopped
+        await store.close()
+
+
+@needs_redis
+async def test_junk_in_the_place_of_a_response_ends_that_one_alone(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as redis:
+        store = RedisResponses(redis.settings(), ResponseStoreLimits())
+        spoiled, other, written = [await put(store, name) for name in "abc"]
+        began = await leased_until(redis, "b")
+        for name in "ac":
+            await redis.ask("SET", f"test:response:{name}", "junk")
+        assert written.running is not None
+        assert not await written.running.finish(b"whole", "completed")
+        await until(lambda: spoiled.is_stopped)
+        while await leased_until(redis, "b") == began:  # noqa: ASYNC110 (nothing tells)
+            await asyncio.sleep(0.01)
+        assert not other.is_stopped
+        for name in ("responses", "response-sizes", "response-changes"):
+            await redis.ask("SET", f"test:{name}", "junk")
+            maker = await put(store, name)
+            await redis.ask("SET", f"test:{name}", "junk")
+            assert maker.running is not None
             assert await maker.running.finish(b"whole", "completed")
-            page = await store.read_events("a", 0)
-            assert page is not None
-            assert (page.events, page.is_over) == ([b"0"], True)
-            assert not maker.is_stopped
-            await store.close()
-
-    run(scenario())
-
-
-@needs_redis
-def test_junk_in_the_place_of_a_response_ends_that_one_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as redis:
-            store = RedisResponses(redis.settings(), ResponseStoreLimits())
-            spoiled, other, written = [await put(store, name) for name in "abc"]
-            began = await leased_until(redis, "b")
-            for name in "ac":
-                await redis.ask("SET", f"test:response:{name}", "junk")
-            assert written.running is not None
-            assert not await written.running.finish(b"whole", "completed")
-            await until(lambda: spoiled.is_stopped)
-            while await leased_until(redis, "b") == began:  # noqa: ASYNC110 (nothing tells)
-                await asyncio.sleep(0.01)
-            assert not other.is_stopped
-            for name in ("responses", "response-sizes", "response-changes"):
-                await redis.ask("SET", f"test:{name}", "junk")
-                maker = await put(store, name)
-                await redis.ask("SET", f"test:{name}", "junk")
-                assert maker.running is not None
-                assert await maker.running.finish(b"whole", "completed")
-            await redis.ask("HSET", "test:response-sizes", "", "junk", "d", "junk")
-            await put(store, "d")
-            assert await status(store, "d") == "in_progress"
-            await store.close()
-
-    run(scenario())
+        await redis.ask("HSET", "test:response-sizes", "", "junk", "d", "junk")
+        await put(store, "d")
+        assert await status(store, "d") == "in_progress"
+        await store.close()
 
 
 async def _restart(redis: RedisServer) -> None:

@@ -22,30 +22,24 @@ async def alike(_: int, writer: asyncio.StreamWriter) -> None:
     writer.write(sized(b"whole"))
 
 
-def test_requests_follow_one_another_on_one_connection() -> None:
-    async def run() -> None:
-        async with serving(alike) as (server, client):
-            for _ in range(3):
-                assert await post(client, b'{"n": 1}') == (200, b"whole")
-            assert server.num_connections == 1
-            head = server.requests[0].split(b"\r\n")
-            assert head[0] == b"POST /v1/x HTTP/1.1"
-            assert {b"Authorization: Bearer k", b"a: b", b"Content-Length: 8"} <= set(head)
-
-    asyncio.run(run())
+async def test_requests_follow_one_another_on_one_connection() -> None:
+    async with serving(alike) as (server, client):
+        for _ in range(3):
+            assert await post(client, b'{"n": 1}') == (200, b"whole")
+        assert server.num_connections == 1
+        head = server.requests[0].split(b"\r\n")
+        assert head[0] == b"POST /v1/x HTTP/1.1"
+        assert {b"Authorization: Bearer k", b"a: b", b"Content-Length: 8"} <= set(head)
 
 
-def test_as_many_connections_are_open_as_requests() -> None:
-    async def run() -> None:
-        async with serving(alike) as (server, client):
-            for _ in range(2):
-                await asyncio.gather(*(post(client) for _ in range(5)))
-            assert server.num_connections == 5
-
-    asyncio.run(run())
+async def test_as_many_connections_are_open_as_requests() -> None:
+    async with serving(alike) as (server, client):
+        for _ in range(2):
+            await asyncio.gather(*(post(client) for _ in range(5)))
+        assert server.num_connections == 5
 
 
-def test_a_body_comes_with_the_time_of_each_piece() -> None:
+async def test_a_body_comes_with_the_time_of_each_piece() -> None:
     pieces: list[tuple[bytes, float]] = []
     is_taken = asyncio.Event()
 
@@ -59,28 +53,22 @@ def test_a_body_comes_with_the_time_of_each_piece() -> None:
         await asyncio.sleep(0.02)
         writer.write(chunk(EVENTS[7:]) + chunk(b""))
 
-    async def run() -> None:
-        async with serving(slowly) as (_, client):
-            await client.request("POST", "/", b"", take)
-        assert b"".join(data for data, _ in pieces) == EVENTS
-        assert pieces[-1][1] - pieces[0][1] > 0.015
-
-    asyncio.run(run())
+    async with serving(slowly) as (_, client):
+        await client.request("POST", "/", b"", take)
+    assert b"".join(data for data, _ in pieces) == EVENTS
+    assert pieces[-1][1] - pieces[0][1] > 0.015
 
 
 @pytest.mark.parametrize("headers", [(), ("Connection: close",)])
-def test_an_answer_may_end_with_its_connection(headers: tuple[str, ...]) -> None:
+async def test_an_answer_may_end_with_its_connection(headers: tuple[str, ...]) -> None:
     async def once(_: int, writer: asyncio.StreamWriter) -> None:
         writer.write(answer(EVENTS, *headers))
         writer.close()
 
-    async def run() -> None:
-        async with serving(once) as (server, client):
-            assert await post(client) == (200, EVENTS)
-            assert await post(client) == (200, EVENTS)
-            assert server.num_connections == 2
-
-    asyncio.run(run())
+    async with serving(once) as (server, client):
+        assert await post(client) == (200, EVENTS)
+        assert await post(client) == (200, EVENTS)
+        assert server.num_connections == 2
 
 
 @pytest.mark.parametrize(
@@ -92,44 +80,33 @@ def test_an_answer_may_end_with_its_connection(headers: tuple[str, ...]) -> None
         (b"SSH-2.0-OpenSSH_9.6\r\n", ValueError),
     ],
 )
-def test_an_answer_that_breaks_off_or_is_none_is_an_error(told: bytes, error: type[Exception]) -> None:
+async def test_an_answer_that_breaks_off_or_is_none_is_an_error(told: bytes, error: type[Exception]) -> None:
     async def die(_: int, writer: asyncio.StreamWriter) -> None:
         writer.write(told)
         writer.close()
 
-    async def run() -> None:
-        async with serving(die) as (_, client):
-            with pytest.raises(error):
-                await post(client)
-
-    asyncio.run(run())
-
-
-def test_a_server_that_is_not_there_is_named_with_the_reason_of_the_system() -> None:
-    async def run() -> None:
-        async with serving(alike) as (server, _):
-            assert server.origin is not None
-        client = HttpClient(server.origin, {})
-        with pytest.raises(
-            ConnectionError, match=f"^cannot connect to {server.origin.url}: Connection refused$"
-        ):
+    async with serving(die) as (_, client):
+        with pytest.raises(error):
             await post(client)
-        await client.close()
-
-    asyncio.run(run())
 
 
-def test_a_reader_that_gives_up_ends_its_request_and_no_other() -> None:
+async def test_a_server_that_is_not_there_is_named_with_the_reason_of_the_system() -> None:
+    async with serving(alike) as (server, _):
+        assert server.origin is not None
+    client = HttpClient(server.origin, {})
+    with pytest.raises(ConnectionError, match=f"^cannot connect to {server.origin.url}: Connection refused$"):
+        await post(client)
+    await client.close()
+
+
+async def test_a_reader_that_gives_up_ends_its_request_and_no_other() -> None:
     def refuse(_: bytes, __: float) -> None:
         raise ValueError("enough")
 
-    async def run() -> None:
-        async with serving(alike) as (_, client):
-            with pytest.raises(ValueError, match="enough"):
-                await client.request("POST", "/", b"", refuse)
-            assert await post(client) == (200, b"whole")
-
-    asyncio.run(run())
+    async with serving(alike) as (_, client):
+        with pytest.raises(ValueError, match="enough"):
+            await client.request("POST", "/", b"", refuse)
+        assert await post(client) == (200, b"whole")
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,11 @@ def test_warm_ups_leave_the_measured_requests_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("lists_models", [False, True])
-def test_a_server_that_hangs_is_waited_for_as_long_as_told(lists_models: bool) -> None:
+async def test_a_server_that_hangs_is_waited_for_as_long_as_told(lists_models: bool) -> None:
     async def script(number: int, writer: asyncio.StreamWriter) -> None:
         if lists_models and number == 0:
             writer.write(sized(b'{"data": [{"id": "m"}]}'))
 
-    async def main() -> None:
-        async with serving(script) as (server, _), asyncio.timeout(20):
-            with pytest.raises(RequestError, match=r": no answer within 0\.2 s"):
-                await measure_server(make_plan(server, ready_timeout_s=0.2), lambda _: None)
-
-    asyncio.run(main())
+    async with serving(script) as (server, _), asyncio.timeout(20):
+        with pytest.raises(RequestError, match=r": no answer within 0\.2 s"):
+            await measure_server(make_plan(server, ready_timeout_s=0.2), lambda _: None)

@@ -54,16 +54,13 @@ def test_a_line_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) 
     assert line.exc_info[0] is json.JSONDecodeError
 
 
-def test_the_task_and_the_pipe_end_with_their_blocks() -> None:
-    async def scenario() -> None:
-        read_fd, write_fd = os.pipe()
-        async with reading(read_fd) as reports:
-            async with announcing(make_announcement(), reports):
-                assert len(asyncio.all_tasks()) == 2
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-        await asyncio.sleep(0)  # the transport closes its end in the loop's next turn
-        with pytest.raises(BrokenPipeError):
-            os.write(write_fd, b"x")
-        os.close(write_fd)
-
-    asyncio.run(scenario())
+async def test_the_task_and_the_pipe_end_with_their_blocks() -> None:
+    read_fd, write_fd = os.pipe()
+    async with reading(read_fd) as reports:
+        async with announcing(make_announcement(), reports):
+            assert len(asyncio.all_tasks()) == 2
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+    await asyncio.sleep(0)  # the transport closes its end in the loop's next turn
+    with pytest.raises(BrokenPipeError):
+        os.write(write_fd, b"x")
+    os.close(write_fd)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -88,10 +87,6 @@ async def connected(server: Server, *, is_raw: bool = False) -> AsyncIterator[St
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
 
 
 async def rest_of(reader: asyncio.StreamReader) -> bytes:

@@ -57,109 +57,95 @@ ANSWERS = '"response"'
 """A text that output files have, and records have not."""
 
 
-def test_a_batch_whose_output_cannot_be_written_is_tried_until_it_can(tmp_path: Path, disk: Disk) -> None:
-    async def scenario() -> None:
-        asked = Asked()
-        async with serving(tmp_path, asked) as served:
-            disk.refused = (ANSWERS,)
-            batch = await begin(served, lines(5))
-            await until(lambda: disk.num_refused >= 4)
-            assert batch.status is seen_elsewhere(tmp_path) is BatchStatus.FINALIZING
-            assert batch.output_file_id is None
-            assert names(tmp_path, "*.partial")
-            disk.refused = ()
-            await over(batch)
-            assert (batch.status, batch.errors) == (BatchStatus.COMPLETED, None)
-            assert ids(written(served, batch.output_file_id)) == [f"l{index}" for index in range(5)]
-            await until(lambda: not [one for one in tmp_path.iterdir() if one.suffix not in ("", ".json")])
-        assert asked.prompts == Counter({f":p{index}": 1 for index in range(5)})
-
-    asyncio.run(scenario())
-
-
-def test_a_router_that_starts_again_writes_what_could_not_be_written(tmp_path: Path, disk: Disk) -> None:
-    async def scenario() -> None:
-        asked = Asked()
-        async with serving(tmp_path, asked) as served:
-            disk.refused = (ANSWERS,)
-            await begin(served, lines(5))
-            await until(lambda: disk.num_refused >= 2)
+async def test_a_batch_whose_output_cannot_be_written_is_tried_until_it_can(
+    tmp_path: Path, disk: Disk
+) -> None:
+    asked = Asked()
+    async with serving(tmp_path, asked) as served:
+        disk.refused = (ANSWERS,)
+        batch = await begin(served, lines(5))
+        await until(lambda: disk.num_refused >= 4)
+        assert batch.status is seen_elsewhere(tmp_path) is BatchStatus.FINALIZING
+        assert batch.output_file_id is None
+        assert names(tmp_path, "*.partial")
         disk.refused = ()
-        async with serving(tmp_path, asked) as served:
-            await until(lambda: served.batches_of("")[0].is_over)
-            (batch,) = served.batches_of("")
-            assert (batch.status, batch.request_counts.completed) == (BatchStatus.COMPLETED, 5)
-            assert len(written(served, batch.output_file_id)) == 5
-        assert asked.prompts.total() == 5
-
-    asyncio.run(scenario())
+        await over(batch)
+        assert (batch.status, batch.errors) == (BatchStatus.COMPLETED, None)
+        assert ids(written(served, batch.output_file_id)) == [f"l{index}" for index in range(5)]
+        await until(lambda: not [one for one in tmp_path.iterdir() if one.suffix not in ("", ".json")])
+    assert asked.prompts == Counter({f":p{index}": 1 for index in range(5)})
 
 
-def test_a_batch_shows_its_end_once_its_record_has_it(tmp_path: Path, disk: Disk) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, Asked()) as served:
-            disk.refused = ('"status":"completed"',)
-            batch = await begin(served, lines(5))
-            await until(lambda: disk.num_refused >= 3)
-            assert batch.status is seen_elsewhere(tmp_path) is BatchStatus.FINALIZING
-            disk.refused = ()
-            await over(batch)
-            assert seen_elsewhere(tmp_path) is BatchStatus.COMPLETED
-            assert served.find("", batch.id) is batch
-            await until(lambda: not names(tmp_path, "*.lease"))
+async def test_a_router_that_starts_again_writes_what_could_not_be_written(
+    tmp_path: Path, disk: Disk
+) -> None:
+    asked = Asked()
+    async with serving(tmp_path, asked) as served:
+        disk.refused = (ANSWERS,)
+        await begin(served, lines(5))
+        await until(lambda: disk.num_refused >= 2)
+    disk.refused = ()
+    async with serving(tmp_path, asked) as served:
+        await until(lambda: served.batches_of("")[0].is_over)
+        (batch,) = served.batches_of("")
+        assert (batch.status, batch.request_counts.completed) == (BatchStatus.COMPLETED, 5)
+        assert len(written(served, batch.output_file_id)) == 5
+    assert asked.prompts.total() == 5
 
-    asyncio.run(scenario())
+
+async def test_a_batch_shows_its_end_once_its_record_has_it(tmp_path: Path, disk: Disk) -> None:
+    async with serving(tmp_path, Asked()) as served:
+        disk.refused = ('"status":"completed"',)
+        batch = await begin(served, lines(5))
+        await until(lambda: disk.num_refused >= 3)
+        assert batch.status is seen_elsewhere(tmp_path) is BatchStatus.FINALIZING
+        disk.refused = ()
+        await over(batch)
+        assert seen_elsewhere(tmp_path) is BatchStatus.COMPLETED
+        assert served.find("", batch.id) is batch
+        await until(lambda: not names(tmp_path, "*.lease"))
 
 
-def test_records_of_a_batch_that_goes_on_may_be_refused(tmp_path: Path, disk: Disk) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path, Asked()) as served:
-            disk.refused = ('"status":"in_progress"', '"status":"finalizing"')
-            batch = await begin(served, lines(5))
-            await over(batch)
-            assert (batch.status, batch.errors) == (BatchStatus.COMPLETED, None)
-            assert disk.num_refused >= 2
-            assert len(written(served, batch.output_file_id)) == 5
-
-    asyncio.run(scenario())
+async def test_records_of_a_batch_that_goes_on_may_be_refused(tmp_path: Path, disk: Disk) -> None:
+    async with serving(tmp_path, Asked()) as served:
+        disk.refused = ('"status":"in_progress"', '"status":"finalizing"')
+        batch = await begin(served, lines(5))
+        await over(batch)
+        assert (batch.status, batch.errors) == (BatchStatus.COMPLETED, None)
+        assert disk.num_refused >= 2
+        assert len(written(served, batch.output_file_id)) == 5
 
 
 @pytest.mark.slow
-def test_a_batch_that_expires_before_its_turn_names_each_line_once(
+async def test_a_batch_that_expires_before_its_turn_names_each_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(body: dict[str, Any]) -> int:
         await asyncio.Event().wait()
         return 200
 
-    async def scenario() -> None:
-        async with serving(tmp_path, Asked(never)) as served:
-            await begin(served, lines(1))
-            monkeypatch.setattr(batches, "WINDOW_S", 1)
-            batch = await begin(served, lines(2) + lines(1) + b"{}\n")
-            assert batch.status is BatchStatus.VALIDATING
-            await over(batch)
-            assert (batch.status, batch.output_file_id) == (BatchStatus.EXPIRED, None)
-            errors = written(served, batch.error_file_id)
-            assert ids(errors) == ["l0", "l1"]
-            assert {one["error"]["code"] for one in errors} == {"batch_expired"}
-
-    asyncio.run(scenario())
+    async with serving(tmp_path, Asked(never)) as served:
+        await begin(served, lines(1))
+        monkeypatch.setattr(batches, "WINDOW_S", 1)
+        batch = await begin(served, lines(2) + lines(1) + b"{}\n")
+        assert batch.status is BatchStatus.VALIDATING
+        await over(batch)
+        assert (batch.status, batch.output_file_id) == (BatchStatus.EXPIRED, None)
+        errors = written(served, batch.error_file_id)
+        assert ids(errors) == ["l0", "l1"]
+        assert {one["error"]["code"] for one in errors} == {"batch_expired"}
 
 
-def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> None:
-    async def scenario() -> None:
-        async def fails(body: dict[str, Any]) -> int:
-            for name in names(tmp_path, "file-*"):
-                (tmp_path / name).unlink()
-            raise InvalidConfigError("no room")
+async def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> None:
+    async def fails(body: dict[str, Any]) -> int:
+        for name in names(tmp_path, "file-*"):
+            (tmp_path / name).unlink()
+        raise InvalidConfigError("no room")
 
-        async with serving(tmp_path, Asked(fails)) as served:
-            batch = await begin(served, lines(2))
-            await over(batch)
-            assert batch.status is BatchStatus.FAILED
-
-    asyncio.run(scenario())
+    async with serving(tmp_path, Asked(fails)) as served:
+        batch = await begin(served, lines(2))
+        await over(batch)
+        assert batch.status is BatchStatus.FAILED
 
 
 @pytest.mark.parametrize("name", ["file-1", "batch_1.partial"])

@@ -17,7 +17,7 @@ from baton_router.batches.threads import opened
 from tests.unit.router.test_batches import Asked, begin, lines, over, serving, until
 
 
-def test_what_opens_after_a_cancellation_is_closed(tmp_path: Path) -> None:
+async def test_what_opens_after_a_cancellation_is_closed(tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
     files: list[BufferedWriter] = []
 
@@ -27,19 +27,16 @@ def test_what_opens_after_a_cancellation_is_closed(tmp_path: Path) -> None:
         files.append((tmp_path / "a").open("wb"))
         return files[0]
 
-    async def scenario() -> None:
-        task = asyncio.create_task(opened(open_slowly, BufferedWriter.close))
-        await until(begun.is_set)
-        task.cancel()
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert files[0].closed
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(opened(open_slowly, BufferedWriter.close))
+    await until(begun.is_set)
+    task.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert files[0].closed
 
 
-def test_an_opening_that_fails_after_a_cancellation_is_a_cancellation(tmp_path: Path) -> None:
+async def test_an_opening_that_fails_after_a_cancellation_is_a_cancellation(tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def fail_slowly() -> BufferedWriter:
@@ -47,18 +44,15 @@ def test_an_opening_that_fails_after_a_cancellation_is_a_cancellation(tmp_path: 
         assert may_end.wait(10)
         return (tmp_path / "none" / "a").open("wb")
 
-    async def scenario() -> None:
-        task = asyncio.create_task(opened(fail_slowly, BufferedWriter.close))
-        await until(begun.is_set)
-        task.cancel()
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(opened(fail_slowly, BufferedWriter.close))
+    await until(begun.is_set)
+    task.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
-def test_a_batch_cancelled_as_its_results_open_leaves_them_closed(
+async def test_a_batch_cancelled_as_its_results_open_leaves_them_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
@@ -72,18 +66,14 @@ def test_a_batch_cancelled_as_its_results_open_leaves_them_closed(
         read(results)
 
     monkeypatch.setattr(PartialResults, "_read", read_slowly)
-
-    async def scenario() -> None:
-        async with serving(tmp_path, Asked()) as served:
-            batch = await begin(served, lines(2))
-            await until(begun.is_set)
-            await served.cancel(batch)
-            may_end.set()
-            await over(batch)
-        assert batch.status == "cancelled"
-        assert opened_ones[0]._file.closed
-
-    asyncio.run(scenario())
+    async with serving(tmp_path, Asked()) as served:
+        batch = await begin(served, lines(2))
+        await until(begun.is_set)
+        await served.cancel(batch)
+        may_end.set()
+        await over(batch)
+    assert batch.status == "cancelled"
+    assert opened_ones[0]._file.closed
 
 
 def test_an_upload_that_cannot_open_its_file_counts_for_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comments, "SILENT_S", SILENT_S)
 
 
-def test_a_comment_that_is_being_sent_ends_before_the_next_chunk() -> None:
+async def test_a_comment_that_is_being_sent_ends_before_the_next_chunk() -> None:
     said: list[str] = []
 
     async def chunks() -> AsyncGenerator[int, None]:
@@ -37,17 +37,14 @@ def test_a_comment_that_is_being_sent_ends_before_the_next_chunk() -> None:
         await asyncio.sleep(5 * SILENT_S)
         said.append("end")
 
-    async def scenario() -> None:
-        async for chunk in with_comments(chunks(), say):
-            said.append(str(chunk))
-            await asyncio.sleep(3 * SILENT_S)  # a client that reads slowly is not silent
-        await asyncio.sleep(3 * SILENT_S)
-
-    asyncio.run(scenario())
+    async for chunk in with_comments(chunks(), say):
+        said.append(str(chunk))
+        await asyncio.sleep(3 * SILENT_S)  # a client that reads slowly is not silent
+    await asyncio.sleep(3 * SILENT_S)
     assert said == ["1", "begin", "end", "2"]
 
 
-def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event() -> None:
+async def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event() -> None:
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -61,14 +58,11 @@ def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event() -> N
         raise FAULT
         yield Struct()
 
-    async def scenario() -> None:
-        scope = {"type": "http", "headers": [], "baton.request_id": "r1"}
-        call: Call[None] = Call(None, scope, receive, send)  # type: ignore[arg-type]
-        with pytest.raises(RequestError):
-            await call.stream(chunks())
-        await call.fail(failure_of(FAULT))
-
-    asyncio.run(scenario())
+    scope = {"type": "http", "headers": [], "baton.request_id": "r1"}
+    call: Call[None] = Call(None, scope, receive, send)  # type: ignore[arg-type]
+    with pytest.raises(RequestError):
+        await call.stream(chunks())
+    await call.fail(failure_of(FAULT))
     start, *bodies = sent
     assert start["status"] == 200
     assert bodies[0]["body"] == comments.COMMENT

@@ -97,80 +97,64 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("names", [("a",), ("a", "b")], ids=["alone", "two"])
-def test_a_worker_that_joins_sleeps_as_the_others_do(names: tuple[str, ...], level: int) -> None:
-    async def scenario() -> None:
-        site = Site(*names)
-        await site.control(SLEEP, f'{{"level": {level}}}')
-        site.restart("a")
-        assert not site.load("a").is_serving
-        site.fleet.report(1.0, "a", WorkerLoad())
-        assert not site.load("a").is_serving, "its first report comes before it has been told"
-        await until(lambda: site.away["a"] == AWAY_AT[level])
-        await site.control(WAKE_UP)
-        assert site.load("a").is_serving
-        site.restart("a")
-        assert site.load("a").is_serving
-
-    run(scenario())
+async def test_a_worker_that_joins_sleeps_as_the_others_do(names: tuple[str, ...], level: int) -> None:
+    site = Site(*names)
+    await site.control(SLEEP, f'{{"level": {level}}}')
+    site.restart("a")
+    assert not site.load("a").is_serving
+    site.fleet.report(1.0, "a", WorkerLoad())
+    assert not site.load("a").is_serving, "its first report comes before it has been told"
+    await until(lambda: site.away["a"] == AWAY_AT[level])
+    await site.control(WAKE_UP)
+    assert site.load("a").is_serving
+    site.restart("a")
+    assert site.load("a").is_serving
 
 
-def test_a_worker_that_joins_has_the_parts_that_the_others_have_taken_back() -> None:
-    async def scenario() -> None:
-        site = Site("a", "b")
-        await site.control(SLEEP, '{"level": 2}')
-        await site.control(SLEEP, '{"level": 0}')
-        await site.control(WAKE_UP, '{"tags": ["weights"]}')
-        site.restart("a")
-        await until(lambda: site.away["a"] == {EnginePart.KV_CACHE, EnginePart.SCHEDULING})
-        await site.control(WAKE_UP, '{"tags": ["kv_cache"]}')
-        site.restart("b")
-        await until(lambda: site.away["b"] == {EnginePart.SCHEDULING})
-
-    run(scenario())
+async def test_a_worker_that_joins_has_the_parts_that_the_others_have_taken_back() -> None:
+    site = Site("a", "b")
+    await site.control(SLEEP, '{"level": 2}')
+    await site.control(SLEEP, '{"level": 0}')
+    await site.control(WAKE_UP, '{"tags": ["weights"]}')
+    site.restart("a")
+    await until(lambda: site.away["a"] == {EnginePart.KV_CACHE, EnginePart.SCHEDULING})
+    await site.control(WAKE_UP, '{"tags": ["kv_cache"]}')
+    site.restart("b")
+    await until(lambda: site.away["b"] == {EnginePart.SCHEDULING})
 
 
-def test_a_worker_that_joins_stays_awake_where_one_alone_sleeps_or_none_could() -> None:
-    async def scenario() -> None:
-        site = Site("a", "b")
-        await site.control(SLEEP, '{"level": 1}', "b")
-        site.restart("a")
-        assert site.load("a").is_serving
-        site.refusals = ["b"]
-        with pytest.raises(RequestError):
-            await site.control(SLEEP, '{"level": 1}')
-        site.restart("a")
-        assert site.load("a").is_serving
-
-    run(scenario())
-
-
-def test_a_worker_that_refuses_to_sleep_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_sleep, "_FOLLOW_AGAIN_S", 0.01)
-
-    async def scenario() -> None:
-        site = Site("a")
+async def test_a_worker_that_joins_stays_awake_where_one_alone_sleeps_or_none_could() -> None:
+    site = Site("a", "b")
+    await site.control(SLEEP, '{"level": 1}', "b")
+    site.restart("a")
+    assert site.load("a").is_serving
+    site.refusals = ["b"]
+    with pytest.raises(RequestError):
         await site.control(SLEEP, '{"level": 1}')
-        site.refusals = ["a", "a"]
-        site.restart("a")
-        await until(lambda: site.away["a"] == ENGINE_MEMORY)
-        assert not site.refusals
+    site.restart("a")
+    assert site.load("a").is_serving
 
-    run(scenario())
+
+async def test_a_worker_that_refuses_to_sleep_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_sleep, "_FOLLOW_AGAIN_S", 0.01)
+    site = Site("a")
+    await site.control(SLEEP, '{"level": 1}')
+    site.refusals = ["a", "a"]
+    site.restart("a")
+    await until(lambda: site.away["a"] == ENGINE_MEMORY)
+    assert not site.refusals
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_workers_sleep_once_no_transfer_is_probed(level: int) -> None:
-    async def scenario() -> None:
-        site = Site("a", "b")
-        for name in ("a", "b"):
-            site.transfers.on_joined(make_worker_info(name))
-        assert len(site.probed) == 2
-        sleeping = asyncio.create_task(site.control(SLEEP, f'{{"level": {level}}}'))
-        await asyncio.sleep(0.05)
-        assert sleeping.done() is (level == 0), "a pause takes nothing away from a probe"
-        for name, probe in site.probed:
-            site.transfers.take(name, Refused(request_id=probe, code=ErrorCode.OVERLOADED, message="full"))
-        await sleeping
-        site.transfers.close()
-
-    run(scenario())
+async def test_workers_sleep_once_no_transfer_is_probed(level: int) -> None:
+    site = Site("a", "b")
+    for name in ("a", "b"):
+        site.transfers.on_joined(make_worker_info(name))
+    assert len(site.probed) == 2
+    sleeping = asyncio.create_task(site.control(SLEEP, f'{{"level": {level}}}'))
+    await asyncio.sleep(0.05)
+    assert sleeping.done() is (level == 0), "a pause takes nothing away from a probe"
+    for name, probe in site.probed:
+        site.transfers.take(name, Refused(request_id=probe, code=ErrorCode.OVERLOADED, message="full"))
+    await sleeping
+    site.transfers.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -38,37 +36,29 @@ async def keep(store: LocalResponses, status: Status, num_events: int) -> None:
     assert await running.finish(msgspec.json.encode(response), status)
 
 
-def test_the_last_event_says_how_the_response_ended_and_none_that_it_was_cancelled() -> None:
-    async def scenario() -> None:
-        store = LocalResponses(ResponseStoreLimits())
-        ends: list[tuple[Status, list[str]]] = [
-            ("completed", ["Completed"]),
-            ("incomplete", ["Incomplete"]),
-            ("failed", ["Failed"]),
-            ("cancelled", []),
-        ]
-        for status, names in ends:
-            await keep(store, status, 2)
-            events = await followed(store, "t:a", 0)
-            assert [type(event).__name__ for event in events] == ["TextPiece", *names]
-            assert [event.sequence_number for event in events] == [1, 2][: len(events)]
-            assert await followed(store, "t:a", 2) == []
-        with pytest.raises(HttpError, match="response_id is 'b'"):
-            await followed(store, "t:b")
-
-    asyncio.run(scenario())
+async def test_the_last_event_says_how_the_response_ended_and_none_that_it_was_cancelled() -> None:
+    store = LocalResponses(ResponseStoreLimits())
+    ends: list[tuple[Status, list[str]]] = [
+        ("completed", ["Completed"]),
+        ("incomplete", ["Incomplete"]),
+        ("failed", ["Failed"]),
+        ("cancelled", []),
+    ]
+    for status, names in ends:
+        await keep(store, status, 2)
+        events = await followed(store, "t:a", 0)
+        assert [type(event).__name__ for event in events] == ["TextPiece", *names]
+        assert [event.sequence_number for event in events] == [1, 2][: len(events)]
+        assert await followed(store, "t:a", 2) == []
+    with pytest.raises(HttpError, match="response_id is 'b'"):
+        await followed(store, "t:b")
 
 
-def test_a_number_whose_events_are_no_longer_kept_is_refused_by_name() -> None:
-    async def scenario() -> None:
-        store = LocalResponses(ResponseStoreLimits(num_bytes=8 * 1000))
-        await keep(store, "completed", 20)
-        with pytest.raises(
-            InvalidRequestError, match=r"starting_after is 3; allowed: (\d+) or more"
-        ) as caught:
-            await followed(store, "t:a", 3)
-        first = int(str(caught.value).split("allowed: ")[1].split()[0])
-        assert len(await followed(store, "t:a", first)) == 20 - first
-        assert 3 < first < 19
-
-    asyncio.run(scenario())
+async def test_a_number_whose_events_are_no_longer_kept_is_refused_by_name() -> None:
+    store = LocalResponses(ResponseStoreLimits(num_bytes=8 * 1000))
+    await keep(store, "completed", 20)
+    with pytest.raises(InvalidRequestError, match=r"starting_after is 3; allowed: (\d+) or more") as caught:
+        await followed(store, "t:a", 3)
+    first = int(str(caught.value).split("allowed: ")[1].split()[0])
+    assert len(await followed(store, "t:a", first)) == 20 - first
+    assert 3 < first < 19

@@ -31,36 +31,29 @@ async def sampled(sampler: HistorySampler) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_an_error_in_a_sample_is_logged_and_the_next_ones_are_taken(
+async def test_an_error_in_a_sample_is_logged_and_the_next_ones_are_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(history_sampler, "INTERVAL_S", 0.01)
-
-    async def scenario() -> None:
-        requests = RequestMetrics()
-        requests._latencies = BrokenOnce(NO_SLO)
-        sampler = HistorySampler(RouterCore(RouterConfig()), requests)
-        sampler.start()
-        await sampled(sampler)
-        await sampler.stop()
-
-    asyncio.run(scenario())
+    requests = RequestMetrics()
+    requests._latencies = BrokenOnce(NO_SLO)
+    sampler = HistorySampler(RouterCore(RouterConfig()), requests)
+    sampler.start()
+    await sampled(sampler)
+    await sampler.stop()
     (line,) = [record for record in caplog.records if record.name == history_sampler.__name__]
     assert line.exc_info is not None
     assert line.exc_info[0] is ZeroDivisionError
 
 
-def test_stop_raises_nothing_where_the_task_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        sampler = HistorySampler(RouterCore(RouterConfig()), RequestMetrics())
+async def test_stop_raises_nothing_where_the_task_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = HistorySampler(RouterCore(RouterConfig()), RequestMetrics())
 
-        async def fail() -> None:
-            raise ZeroDivisionError("injected")
+    async def fail() -> None:
+        raise ZeroDivisionError("injected")
 
-        monkeypatch.setattr(sampler, "_sample", fail)
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        sampler.start()
-        await asyncio.sleep(0)
-        await sampler.stop()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(sampler, "_sample", fail)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    sampler.start()
+    await asyncio.sleep(0)
+    await sampler.stop()

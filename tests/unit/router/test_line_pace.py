@@ -63,38 +63,35 @@ def test_without_any_lines_beside_others_they_wait_for_quiet() -> None:
     assert may_begin(pace, 5.0 + QUIET_S, load(0))
 
 
-def test_the_gate_lets_lines_in_by_turn_and_forgets_those_that_are_cancelled() -> None:
-    async def scenario() -> None:
-        seen = load(0, num_workers=0)
-        gate = LineGate(lambda: seen, 1.0)
-        begun: list[str] = []
-        go_on = asyncio.Event()
+async def test_the_gate_lets_lines_in_by_turn_and_forgets_those_that_are_cancelled() -> None:
+    seen = load(0, num_workers=0)
+    gate = LineGate(lambda: seen, 1.0)
+    begun: list[str] = []
+    go_on = asyncio.Event()
 
-        async def line(name: str) -> None:
-            async with gate.line():
-                begun.append(name)
-                await go_on.wait()
+    async def line(name: str) -> None:
+        async with gate.line():
+            begun.append(name)
+            await go_on.wait()
 
-        async with AsyncExitStack() as stack:
-            tasks = [asyncio.create_task(line(name)) for name in "abcd"]
-            stack.callback(go_on.set)
-            await asyncio.sleep(0)
-            assert begun == [], "there is no worker"
-            seen = load(1)
-            tasks[0].cancel()
-            gate.note()
-            await asyncio.sleep(0)
-            assert begun == ["b"]
-            tasks[1].cancel()
-            await asyncio.wait(tasks[:2])
-            await asyncio.sleep(0)
+    async with AsyncExitStack() as stack:
+        tasks = [asyncio.create_task(line(name)) for name in "abcd"]
+        stack.callback(go_on.set)
+        await asyncio.sleep(0)
+        assert begun == [], "there is no worker"
+        seen = load(1)
+        tasks[0].cancel()
+        gate.note()
+        await asyncio.sleep(0)
+        assert begun == ["b"]
+        tasks[1].cancel()
+        await asyncio.wait(tasks[:2])
+        await asyncio.sleep(0)
+        assert begun == ["b", "c"]
+        seen = load(0)
+        async with asyncio.timeout(20 * QUIET_S):
+            await asyncio.sleep(QUIET_S / 2)
             assert begun == ["b", "c"]
-            seen = load(0)
-            async with asyncio.timeout(20 * QUIET_S):
-                await asyncio.sleep(QUIET_S / 2)
-                assert begun == ["b", "c"]
-                await asyncio.sleep(QUIET_S)
-            assert begun == ["b", "c", "d"], "nobody else asked"
-        await asyncio.wait(tasks)
-
-    asyncio.run(scenario())
+            await asyncio.sleep(QUIET_S)
+        assert begun == ["b", "c", "d"], "nobody else asked"
+    await asyncio.wait(tasks)

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from baton_router.http.connections.open_connections import GRACE_S, OpenConnections, Stage
 from baton_service.tls import ClientTls, ServerTls
 from tests.certificates import Authority, needs_openssl
-from tests.unit.router.served_app import BODY, GET, QUICK, Streams, connected, rest_of, run, serving
+from tests.unit.router.served_app import BODY, GET, QUICK, Streams, connected, rest_of, serving
 
 PATIENT = replace(QUICK, header_timeout_s=60.0, idle_timeout_s=60.0)
 """Limits within which nothing ends but by eviction."""
@@ -109,57 +109,47 @@ async def is_answered(streams: Streams) -> bool:
         return False
 
 
-def test_a_client_is_served_beside_many_that_say_nothing() -> None:
-    async def scenario() -> None:
-        held = Held()
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(held, PATIENT))
-            reader, writer = await stack.enter_async_context(connected(server))
+async def test_a_client_is_served_beside_many_that_say_nothing() -> None:
+    held = Held()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(held, PATIENT))
+        reader, writer = await stack.enter_async_context(connected(server))
+        writer.write(GET.replace(b"/", b"/held", 1) + b"\r\n")
+        await held.until_held(1)
+        for _ in range(100):
+            await stack.enter_async_context(connected(server))
+        assert await is_answered(await stack.enter_async_context(connected(server)))
+        assert server.num_connections <= PATIENT.max_connections
+        held.go_on.set()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_one_more_than_are_being_answered_is_hung_up_on() -> None:
+    held = Held()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(held, PATIENT))
+        others = [await stack.enter_async_context(connected(server)) for _ in range(8)]
+        for _, writer in others:
             writer.write(GET.replace(b"/", b"/held", 1) + b"\r\n")
-            await held.until_held(1)
-            for _ in range(100):
-                await stack.enter_async_context(connected(server))
-            assert await is_answered(await stack.enter_async_context(connected(server)))
-            assert server.num_connections <= PATIENT.max_connections
-            held.go_on.set()
+        await held.until_held(8)
+        assert not await is_answered(await stack.enter_async_context(connected(server)))
+        held.go_on.set()
+        for reader, writer in others:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-
-    run(scenario())
-
-
-def test_one_more_than_are_being_answered_is_hung_up_on() -> None:
-    async def scenario() -> None:
-        held = Held()
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(held, PATIENT))
-            others = [await stack.enter_async_context(connected(server)) for _ in range(8)]
-            for _, writer in others:
-                writer.write(GET.replace(b"/", b"/held", 1) + b"\r\n")
-            await held.until_held(8)
-            assert not await is_answered(await stack.enter_async_context(connected(server)))
-            held.go_on.set()
-            for reader, writer in others:
-                assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-                writer.close()
-            await server.until_empty()
-
-    run(scenario())
+            writer.close()
+        await server.until_empty()
 
 
 @needs_openssl
-def test_unfinished_handshakes_of_tls_are_evicted_too(tmp_path: Path) -> None:
+async def test_unfinished_handshakes_of_tls_are_evicted_too(tmp_path: Path) -> None:
     authority = Authority.make(tmp_path)
     pair = authority.issue("router")
     context = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
     trusted = ClientTls(ca_certs=authority.own.certfile).client_context()
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(Held(), PATIENT, context, trusted))
-            silent = [await stack.enter_async_context(connected(server, is_raw=True)) for _ in range(40)]
-            async with asyncio.timeout(30):
-                for reader, _ in silent[: 40 - PATIENT.max_connections]:
-                    assert await rest_of(reader) == b""
-            assert await is_answered(await stack.enter_async_context(connected(server)))
-
-    run(scenario())
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(Held(), PATIENT, context, trusted))
+        silent = [await stack.enter_async_context(connected(server, is_raw=True)) for _ in range(40)]
+        async with asyncio.timeout(30):
+            for reader, _ in silent[: 40 - PATIENT.max_connections]:
+                assert await rest_of(reader) == b""
+        assert await is_answered(await stack.enter_async_context(connected(server)))

@@ -13,25 +13,22 @@ from tests.builders import make_worker_info
 from tests.integration.scripted_worker import until
 
 
-def test_a_change_of_roles_does_not_wait_for_an_earlier_one_without_end() -> None:
-    async def scenario() -> None:
-        sent: list[Control] = []
-        fleet = Fleet()
-        for name in ("a", "b"):
-            fleet.join(make_worker_info(name))
-        hold = DispatchHold(lambda event: None, lambda: 0)
-        operations = Operations(fleet, lambda worker_id, control: sent.append(control), hold, lambda: 0)
-        first = asyncio.create_task(operations.control(ControlAction.DRAIN, worker_ids=("a",), timeout_s=5.0))
-        await until(lambda: len(sent) == 1)
-        with pytest.raises(RequestError) as raised:
-            await operations.control(ControlAction.UNDRAIN, worker_ids=("a",), timeout_s=0.05)
-        assert raised.value.code is ErrorCode.DEADLINE_EXCEEDED
-        assert str(raised.value) == "undrain waited 0.05 s for an earlier change of roles to end"
-        operations.on_result("a", ControlResult(control_id=sent[0].control_id))
-        assert (await first)["a"].code is None
-        second = asyncio.create_task(operations.control(ControlAction.UNDRAIN, worker_ids=("a",)))
-        await until(lambda: len(sent) == 2)
-        operations.on_result("a", ControlResult(control_id=sent[1].control_id))
-        assert (await second)["a"].code is None
-
-    asyncio.run(scenario())
+async def test_a_change_of_roles_does_not_wait_for_an_earlier_one_without_end() -> None:
+    sent: list[Control] = []
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.join(make_worker_info(name))
+    hold = DispatchHold(lambda event: None, lambda: 0)
+    operations = Operations(fleet, lambda worker_id, control: sent.append(control), hold, lambda: 0)
+    first = asyncio.create_task(operations.control(ControlAction.DRAIN, worker_ids=("a",), timeout_s=5.0))
+    await until(lambda: len(sent) == 1)
+    with pytest.raises(RequestError) as raised:
+        await operations.control(ControlAction.UNDRAIN, worker_ids=("a",), timeout_s=0.05)
+    assert raised.value.code is ErrorCode.DEADLINE_EXCEEDED
+    assert str(raised.value) == "undrain waited 0.05 s for an earlier change of roles to end"
+    operations.on_result("a", ControlResult(control_id=sent[0].control_id))
+    assert (await first)["a"].code is None
+    second = asyncio.create_task(operations.control(ControlAction.UNDRAIN, worker_ids=("a",)))
+    await until(lambda: len(sent) == 2)
+    operations.on_result("a", ControlResult(control_id=sent[1].control_id))
+    assert (await second)["a"].code is None

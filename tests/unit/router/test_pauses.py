@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
@@ -39,62 +37,46 @@ class Site:
         return {"w1": ControlResult(control_id=1, code=failure)}
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
 @pytest.mark.parametrize("failure", [ErrorCode.DEADLINE_EXCEEDED, NO_WORKER], ids=["result", "error"])
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-def test_a_pause_that_a_worker_fails_holds_no_requests(mode: str, failure: Failure) -> None:
-    async def scenario() -> None:
-        site = Site()
-        site.failures = dict.fromkeys((ControlAction.SLEEP, ControlAction.RESET_PREFIX_CACHE), failure)
-        await asyncio.gather(site.pause(mode), return_exceptions=True)
-        assert not site.is_held
-        assert not site.pauses.is_paused
-
-    run(scenario())
+async def test_a_pause_that_a_worker_fails_holds_no_requests(mode: str, failure: Failure) -> None:
+    site = Site()
+    site.failures = dict.fromkeys((ControlAction.SLEEP, ControlAction.RESET_PREFIX_CACHE), failure)
+    await asyncio.gather(site.pause(mode), return_exceptions=True)
+    assert not site.is_held
+    assert not site.pauses.is_paused
 
 
-def test_a_pause_that_fails_does_not_end_the_earlier_one() -> None:
-    async def scenario() -> None:
-        site = Site()
-        site.num_begun = 1
-        await site.pause("keep")
-        with pytest.raises(RequestError, match="1 requests still run"):
-            await site.pause("wait", 0.01)
-        assert site.is_held
-        site.failures = {ControlAction.SLEEP: ErrorCode.DEADLINE_EXCEEDED}
-        await site.pause("keep")
-        assert site.is_held
-
-    run(scenario())
+async def test_a_pause_that_fails_does_not_end_the_earlier_one() -> None:
+    site = Site()
+    site.num_begun = 1
+    await site.pause("keep")
+    with pytest.raises(RequestError, match="1 requests still run"):
+        await site.pause("wait", 0.01)
+    assert site.is_held
+    site.failures = {ControlAction.SLEEP: ErrorCode.DEADLINE_EXCEEDED}
+    await site.pause("keep")
+    assert site.is_held
 
 
-def test_a_pause_that_fails_does_not_end_one_that_began_after_it() -> None:
-    async def scenario() -> None:
-        site = Site()
-        site.num_begun = 1
-        waiting = asyncio.create_task(site.pause("wait", 0.05))
-        await asyncio.sleep(0)
-        await site.pause("keep")
-        with pytest.raises(RequestError):
-            await waiting
-        assert site.is_held
-
-    run(scenario())
+async def test_a_pause_that_fails_does_not_end_one_that_began_after_it() -> None:
+    site = Site()
+    site.num_begun = 1
+    waiting = asyncio.create_task(site.pause("wait", 0.05))
+    await asyncio.sleep(0)
+    await site.pause("keep")
+    with pytest.raises(RequestError):
+        await waiting
+    assert site.is_held
 
 
 @pytest.mark.parametrize("failure", [ErrorCode.WORKER_LOST, NO_WORKER], ids=["result", "error"])
-def test_requests_go_on_after_a_resume_that_a_worker_fails(failure: Failure) -> None:
-    async def scenario() -> None:
-        site = Site()
-        await site.pause("keep")
-        site.failures = {ControlAction.WAKE_UP: failure}
-        await asyncio.gather(site.pauses.resume(1.0), return_exceptions=True)
-        assert not site.is_held
-        site.failures = {ControlAction.SLEEP: ErrorCode.DEADLINE_EXCEEDED}
-        await site.pause("keep")
-        assert not site.is_held
-
-    run(scenario())
+async def test_requests_go_on_after_a_resume_that_a_worker_fails(failure: Failure) -> None:
+    site = Site()
+    await site.pause("keep")
+    site.failures = {ControlAction.WAKE_UP: failure}
+    await asyncio.gather(site.pauses.resume(1.0), return_exceptions=True)
+    assert not site.is_held
+    site.failures = {ControlAction.SLEEP: ErrorCode.DEADLINE_EXCEEDED}
+    await site.pause("keep")
+    assert not site.is_held

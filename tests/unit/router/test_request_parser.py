@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.unit.router.served_app import connected, rest_of, run, serving
+from tests.unit.router.served_app import connected, rest_of, serving
 
 JAVA = shutil.which("java")
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n"
@@ -99,21 +99,18 @@ def in_the_body(sent: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
 @pytest.mark.parametrize("split", [whole, byte_by_byte, head_first, end_of_head_apart, in_the_body])
-def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(
+async def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(
     split: Callable[[bytes], Iterator[bytes]], is_chunked: bool
 ) -> None:
-    async def scenario() -> None:
-        echo = Echo()
-        async with serving(echo) as server, connected(server) as (reader, writer):
-            for part in split(post(is_chunked=is_chunked) + LAST):
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0)
-            said = await rest_of(reader)
-            assert echo.seen == [("POST", "/first", SMUGGLED), ("GET", "/last", b"")]
-            assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"200", b"200"]
-
-    run(scenario())
+    echo = Echo()
+    async with serving(echo) as server, connected(server) as (reader, writer):
+        for part in split(post(is_chunked=is_chunked) + LAST):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        said = await rest_of(reader)
+        assert echo.seen == [("POST", "/first", SMUGGLED), ("GET", "/last", b"")]
+        assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"200", b"200"]
 
 
 @pytest.mark.parametrize(
@@ -124,17 +121,14 @@ def test_the_body_of_a_request_that_offers_an_upgrade_is_its_body(
         b"Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n",
     ],
 )
-def test_every_other_protocol_is_declined_too(offer: bytes) -> None:
-    async def scenario() -> None:
-        echo = Echo()
-        async with serving(echo) as server, connected(server) as (reader, writer):
-            offering = b"GET /offering HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
-            writer.write(offering + post(offer=offer) + offering + LAST)
-            await rest_of(reader)
-            paths = [path for _, path, _ in echo.seen]
-            assert paths == ["/offering", "/first", "/offering", "/last"]
-
-    run(scenario())
+async def test_every_other_protocol_is_declined_too(offer: bytes) -> None:
+    echo = Echo()
+    async with serving(echo) as server, connected(server) as (reader, writer):
+        offering = b"GET /offering HTTP/1.1\r\nHost: a\r\n" + offer + b"\r\n"
+        writer.write(offering + post(offer=offer) + offering + LAST)
+        await rest_of(reader)
+        paths = [path for _, path, _ in echo.seen]
+        assert paths == ["/offering", "/first", "/offering", "/last"]
 
 
 @pytest.mark.parametrize(
@@ -146,28 +140,22 @@ def test_every_other_protocol_is_declined_too(offer: bytes) -> None:
         b"Content-Length: +5\r\n",
     ],
 )
-def test_an_ambiguous_length_is_refused_with_an_upgrade_as_without(framing: bytes) -> None:
-    async def scenario() -> None:
-        for offer in (b"", OFFER):
-            echo = Echo()
-            async with serving(echo) as server, connected(server) as (reader, writer):
-                writer.write(b"POST /first HTTP/1.1\r\nHost: a\r\n" + offer + framing + b"\r\n" + SMUGGLED)
-                assert (await rest_of(reader)).startswith(b"HTTP/1.1 400 ")
-                assert [path for _, path, _ in echo.seen if path == "/smuggled"] == []
-
-    run(scenario())
+async def test_an_ambiguous_length_is_refused_with_an_upgrade_as_without(framing: bytes) -> None:
+    for offer in (b"", OFFER):
+        echo = Echo()
+        async with serving(echo) as server, connected(server) as (reader, writer):
+            writer.write(b"POST /first HTTP/1.1\r\nHost: a\r\n" + offer + framing + b"\r\n" + SMUGGLED)
+            assert (await rest_of(reader)).startswith(b"HTTP/1.1 400 ")
+            assert [path for _, path, _ in echo.seen if path == "/smuggled"] == []
 
 
 @pytest.mark.parametrize("target", [b"a:80", b"/first"])
-def test_a_tunnel_is_refused_and_nothing_in_it_is_a_request(target: bytes) -> None:
-    async def scenario() -> None:
-        echo = Echo()
-        async with serving(echo) as server, connected(server) as (reader, writer):
-            writer.write(b"CONNECT %b HTTP/1.1\r\nHost: a:80\r\n\r\n" % target + SMUGGLED)
-            assert (await rest_of(reader)).startswith(b"HTTP/1.1 400 ")
-            assert echo.seen == []
-
-    run(scenario())
+async def test_a_tunnel_is_refused_and_nothing_in_it_is_a_request(target: bytes) -> None:
+    echo = Echo()
+    async with serving(echo) as server, connected(server) as (reader, writer):
+        writer.write(b"CONNECT %b HTTP/1.1\r\nHost: a:80\r\n\r\n" % target + SMUGGLED)
+        assert (await rest_of(reader)).startswith(b"HTTP/1.1 400 ")
+        assert echo.seen == []
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from baton_core.errors import InvalidConfigError
 from baton_router.http.connections.server import HttpServer, listen_on
-from tests.unit.router.served_app import POST, QUICK, rest_of, run
+from tests.unit.router.served_app import POST, QUICK, rest_of
 
 pytestmark = pytest.mark.slow
 
@@ -58,27 +59,21 @@ async def asked(path: Path, app: Waiting) -> AsyncIterator[tuple[asyncio.StreamR
         await server.stop(0)
 
 
-def test_a_client_that_ends_its_side_gets_its_answer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        app = Waiting()
-        async with asked(tmp_path / "http", app) as (reader, writer):
-            writer.write_eof()
-            await asyncio.sleep(0.6)  # longer than it takes to look for a client that is gone
-            app.go_on.set()
-            assert (await rest_of(reader)).endswith(b"\r\n\r\ndone")
-
-    run(scenario())
-    assert list(tmp_path.iterdir()) == []
+async def test_a_client_that_ends_its_side_gets_its_answer(tmp_path: Path) -> None:
+    app = Waiting()
+    async with asked(tmp_path / "http", app) as (reader, writer):
+        writer.write_eof()
+        await asyncio.sleep(0.6)  # longer than it takes to look for a client that is gone
+        app.go_on.set()
+        assert (await rest_of(reader)).endswith(b"\r\n\r\ndone")
+    assert not os.listdir(tmp_path)
 
 
-def test_a_client_that_is_gone_is_noticed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        app = Waiting()
-        async with asked(tmp_path / "http", app) as (_, writer):
-            writer.close()
-            await app.is_gone.wait()
-
-    run(scenario())
+async def test_a_client_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    app = Waiting()
+    async with asked(tmp_path / "http", app) as (_, writer):
+        writer.close()
+        await app.is_gone.wait()
 
 
 def test_a_socket_that_nobody_serves_is_replaced_and_one_in_use_is_not(tmp_path: Path) -> None:

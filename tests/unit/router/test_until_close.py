@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.unit.router.served_app import BODY, connected, rest_of, run, serving
+from tests.unit.router.served_app import BODY, connected, rest_of, serving
 
 PIECES = (b"one, ", b"two, ", b"three")
 
@@ -19,35 +19,26 @@ async def in_pieces(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("keep_alive", [b"", b"Connection: keep-alive\r\n"])
-def test_a_body_of_unknown_length_ends_with_the_connection(keep_alive: bytes) -> None:
-    async def scenario() -> None:
-        async with serving(in_pieces) as server, connected(server) as (reader, writer):
-            writer.write(b"GET / HTTP/1.0\r\n" + keep_alive + b"\r\n")
-            head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
-            assert b"transfer-encoding" not in head
-            assert b"connection: close" in head
-            assert body == b"".join(PIECES)
-
-    run(scenario())
+async def test_a_body_of_unknown_length_ends_with_the_connection(keep_alive: bytes) -> None:
+    async with serving(in_pieces) as server, connected(server) as (reader, writer):
+        writer.write(b"GET / HTTP/1.0\r\n" + keep_alive + b"\r\n")
+        head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
+        assert b"transfer-encoding" not in head
+        assert b"connection: close" in head
+        assert body == b"".join(PIECES)
 
 
-def test_a_body_of_known_length_says_it() -> None:
-    async def scenario() -> None:
-        async with serving() as server, connected(server) as (reader, writer):
-            writer.write(b"GET / HTTP/1.0\r\n\r\n")
-            head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
-            assert b"content-length: %d" % len(BODY) in head
-            assert body == BODY
-
-    run(scenario())
+async def test_a_body_of_known_length_says_it() -> None:
+    async with serving() as server, connected(server) as (reader, writer):
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
+        assert b"content-length: %d" % len(BODY) in head
+        assert body == BODY
 
 
-def test_newer_clients_get_chunks() -> None:
-    async def scenario() -> None:
-        async with serving(in_pieces) as server, connected(server) as (reader, writer):
-            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-            head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
-            assert b"transfer-encoding: chunked" in head
-            assert body.endswith(b"0\r\n\r\n")
-
-    run(scenario())
+async def test_newer_clients_get_chunks() -> None:
+    async with serving(in_pieces) as server, connected(server) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        head, body = (await rest_of(reader)).split(b"\r\n\r\n", 1)
+        assert b"transfer-encoding: chunked" in head
+        assert body.endswith(b"0\r\n\r\n")

@@ -82,23 +82,21 @@ def test_the_end_of_a_pull_that_was_aborted_is_nothing_to_warn_of(caplog: pytest
     assert [record.levelname for record in said] == ["DEBUG"]
 
 
-def test_checksums_that_do_not_come_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checksums_that_do_not_come_are_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kv_transfer, "_CHECKSUMS_WITHIN_S", 0.05)
-
-    async def scenario() -> None:
-        events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
-        connector = StuckConnector(make_kv_spec(), 1, registry=InProcessRegistry())
-        connector.allocate(4)
-        transfers = KVTransfers(connector, events.put_nowait, FirstPulls({}))
-        transfers.start()
-        request = ComputeChecksums(request_id="r", indices=(0, 1), block_ids=(2, 3))
-        transfers.execute(request)
-        event = await asyncio.wait_for(events.get(), 5.0)
-        text = "no checksums of 2 blocks within 0.05 s"
-        assert event == ChecksumsFailed(request=request, error=text)
-        connector.gate.set()
-        await asyncio.to_thread(transfers.close, 5.0)
-        await asyncio.sleep(0)
-        assert events.empty()
-
-    asyncio.run(scenario())
+    events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
+    connector = StuckConnector(make_kv_spec(), 1, registry=InProcessRegistry())
+    connector.allocate(4)
+    transfers = KVTransfers(connector, events.put_nowait, FirstPulls({}))
+    transfers.start()
+    request = ComputeChecksums(request_id="r", indices=(0, 1), block_ids=(2, 3))
+    transfers.execute(request)
+    event = await asyncio.wait_for(events.get(), 5.0)
+    text = "no checksums of 2 blocks within 0.05 s"
+    assert event == ChecksumsFailed(request=request, error=text)
+    connector.gate.set()
+    await asyncio.to_thread(transfers.close, 5.0)
+    await asyncio.sleep(0)
+    assert events.empty()

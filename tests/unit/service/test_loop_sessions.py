@@ -18,46 +18,40 @@ TIMINGS = SessionTimings(heartbeat_s=0.01, dead_after_s=5.0, resume_within_s=5.0
 
 
 @pytest.mark.parametrize("says_farewell", [True, False])
-def test_a_farewell_is_read_although_the_writer_learns_of_the_end_first(says_farewell: bool) -> None:
-    async def scenario() -> None:
-        session, over = _session()
-        is_refused = asyncio.Event()
+async def test_a_farewell_is_read_although_the_writer_learns_of_the_end_first(says_farewell: bool) -> None:
+    session, over = _session()
+    is_refused = asyncio.Event()
 
-        async def write(frame: Frame[bytes]) -> None:
-            is_refused.set()
-            raise ConnectionResetError("the stream has ended")
+    async def write(frame: Frame[bytes]) -> None:
+        is_refused.set()
+        raise ConnectionResetError("the stream has ended")
 
-        async def frames() -> AsyncGenerator[Frame[bytes], None]:
-            await is_refused.wait()
-            await asyncio.sleep(0.02)
-            if not says_farewell:
-                raise StreamBrokenError("reset")
-            return
-            yield Heartbeat(0, 0)  # makes this a generator
+    async def frames() -> AsyncGenerator[Frame[bytes], None]:
+        await is_refused.wait()
+        await asyncio.sleep(0.02)
+        if not says_farewell:
+            raise StreamBrokenError("reset")
+        return
+        yield Heartbeat(0, 0)  # makes this a generator
 
+    await _serve(session, frames(), write)
+    assert session.is_ended_by_peer is says_farewell
+    assert bool(over) is says_farewell
+
+
+async def test_a_stream_that_takes_nothing_and_never_ends_is_given_up() -> None:
+    session, over = _session()
+
+    async def write(frame: Frame[bytes]) -> None:
+        raise ConnectionResetError("the stream has ended")
+
+    async def frames() -> AsyncGenerator[Frame[bytes], None]:
+        await asyncio.Event().wait()
+        yield Heartbeat(0, 0)
+
+    async with asyncio.timeout(4.0):
         await _serve(session, frames(), write)
-        assert session.is_ended_by_peer is says_farewell
-        assert bool(over) is says_farewell
-
-    asyncio.run(scenario())
-
-
-def test_a_stream_that_takes_nothing_and_never_ends_is_given_up() -> None:
-    async def scenario() -> None:
-        session, over = _session()
-
-        async def write(frame: Frame[bytes]) -> None:
-            raise ConnectionResetError("the stream has ended")
-
-        async def frames() -> AsyncGenerator[Frame[bytes], None]:
-            await asyncio.Event().wait()
-            yield Heartbeat(0, 0)
-
-        async with asyncio.timeout(4.0):
-            await _serve(session, frames(), write)
-        assert not over  # the session waits for its next stream
-
-    asyncio.run(scenario())
+    assert not over  # the session waits for its next stream
 
 
 def _session() -> tuple[LoopSession[bytes, bytes], list[str]]:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from baton_core.errors import InvalidConfigError
@@ -55,20 +53,14 @@ def test_a_url_that_cannot_be_one_is_refused_without_being_shown(url: str, reaso
     ("query", "reason"),
     [("colour=red", "cannot use .*colour"), ("db=one", "cannot use"), ("protocol=3", "sets one of protocol")],
 )
-def test_parameters_that_cannot_hold_are_refused(query: str, reason: str) -> None:
-    async def scenario() -> None:
-        with pytest.raises(InvalidConfigError, match=reason):
-            RedisLink(RedisSettings(url=f"redis://cache?{query}"))
-
-    asyncio.run(scenario())
+async def test_parameters_that_cannot_hold_are_refused(query: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=reason):
+        RedisLink(RedisSettings(url=f"redis://cache?{query}"))
 
 
-def test_an_authority_that_is_not_there_is_refused() -> None:
-    async def scenario() -> None:
-        with pytest.raises(InvalidConfigError, match=r"names a file that cannot be used .No such file"):
-            RedisLink(RedisSettings(url="rediss://cache?ssl_ca_certs=/missing.pem"))
-
-    asyncio.run(scenario())
+async def test_an_authority_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"names a file that cannot be used .No such file"):
+        RedisLink(RedisSettings(url="rediss://cache?ssl_ca_certs=/missing.pem"))
 
 
 @pytest.mark.parametrize("namespace", ["", "a:b", "a b", "x" * 65])

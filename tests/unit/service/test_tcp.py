@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import re
 import socket
@@ -36,14 +35,11 @@ def test_an_address_that_cannot_be_bound_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize(("host", "port", "reason"), NOT_BOUND)
-def test_the_metrics_port_names_it(host: str, port: int, reason: str) -> None:
-    async def scenario() -> None:
-        said = re.escape(f"--metrics-port is {port}, which cannot be taken on {host} ({reason}")
-        with pytest.raises(InvalidConfigError, match=said) as refused:
-            MetricsServer(host, port, open_probes())
-        assert "Unknown error" not in str(refused.value)
-
-    asyncio.run(scenario())
+async def test_the_metrics_port_names_it(host: str, port: int, reason: str) -> None:
+    said = re.escape(f"--metrics-port is {port}, which cannot be taken on {host} ({reason}")
+    with pytest.raises(InvalidConfigError, match=said) as refused:
+        MetricsServer(host, port, open_probes())
+    assert "Unknown error" not in str(refused.value)
 
 
 def test_a_machine_without_ipv6_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
