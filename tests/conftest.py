@@ -43,13 +43,13 @@ def _own_logging() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in a loop of its own, for a minute at most."""
+    """Run a test that is a coroutine in a loop of its own: for a minute, or as its mark `timeout` says."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
 
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(None if pyfuncitem.get_closest_marker("timeout") else 60):
             await test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
 
     asyncio.run(limited())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -81,11 +80,3 @@ async def error_of(call: Any) -> tuple[str, str]:
     except grpc.aio.AioRpcError as error:
         return error.code().name, error.details() or ""
     raise AssertionError("the call ended without an error")
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await scenario
-
-    asyncio.run(limited())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ def started(**changes: Any) -> AsyncLLMEngine:
     )
 
 
+pytestmark = pytest.mark.timeout(120)
+
+
 @pytest.fixture(scope="module", params=[{}, IN_PROCESSES], ids=["on a thread", "in processes"])
 def shared(request: pytest.FixtureRequest) -> Iterator[AsyncLLMEngine]:
     engine = started(**request.param)
@@ -44,7 +47,7 @@ def engine(shared: AsyncLLMEngine) -> Iterator[AsyncLLMEngine]:
         await shared.finish_weight_update("default")
 
     yield shared
-    run(restore)
+    asyncio.run(restore())
 
 
 @pytest.fixture
@@ -58,14 +61,6 @@ def threaded() -> Iterator[AsyncLLMEngine]:
 def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with other weights."""
     return write_version(tmp_path_factory.mktemp("weights") / "new")
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(120):
-            await main()
-
-    asyncio.run(limited())
 
 
 async def generated(engine: AsyncLLMEngine, index: int, num_tokens: int, name: str) -> RequestOutput:
@@ -90,7 +85,7 @@ async def is_open(engine: AsyncLLMEngine, name: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_every_answer_under_load_is_of_one_version(engine: AsyncLLMEngine, new: Path) -> None:
+async def test_every_answer_under_load_is_of_one_version(engine: AsyncLLMEngine, new: Path) -> None:
     old_answers, new_answers = answers_of(), answers_of(new)
     assert all(old != other for old, other in zip(old_answers, new_answers, strict=True))
     versions: list[str] = []
@@ -102,118 +97,103 @@ def test_every_answer_under_load_is_of_one_version(engine: AsyncLLMEngine, new: 
             assert found in (old_answers[index], new_answers[index])
             versions.append("old" if found == old_answers[index] else "new")
 
-    async def main() -> None:
-        async with asyncio.TaskGroup() as clients:
-            for index in range(len(PROMPTS)):
-                clients.create_task(load(index))
-            while len(versions) < len(PROMPTS):  # noqa: ASYNC110  (the clients tell nobody)
-                await asyncio.sleep(0.01)
-            await stage(engine, path=str(new))
-            assert {*versions} == {"old"}
-            await engine.finish_weight_update()
-            num_answers = len(versions)
-            while len(versions) < num_answers + 2 * len(PROMPTS):  # noqa: ASYNC110  (the same)
-                await asyncio.sleep(0.01)
-            is_over.set()
-        assert {*versions[-len(PROMPTS) :]} == {"new"}
-
-    run(main)
+    async with asyncio.TaskGroup() as clients:
+        for index in range(len(PROMPTS)):
+            clients.create_task(load(index))
+        while len(versions) < len(PROMPTS):  # noqa: ASYNC110  (the clients tell nobody)
+            await asyncio.sleep(0.01)
+        await stage(engine, path=str(new))
+        assert {*versions} == {"old"}
+        await engine.finish_weight_update()
+        num_answers = len(versions)
+        while len(versions) < num_answers + 2 * len(PROMPTS):  # noqa: ASYNC110  (the same)
+            await asyncio.sleep(0.01)
+        is_over.set()
+    assert {*versions[-len(PROMPTS) :]} == {"new"}
 
 
-def test_what_is_open_ends_on_the_old_weights_and_what_comes_begins_on_the_new_ones(
+async def test_what_is_open_ends_on_the_old_weights_and_what_comes_begins_on_the_new_ones(
     engine: AsyncLLMEngine, new: Path
 ) -> None:
-    async def main() -> None:
-        expected = list((await generated(engine, 1, LONG, "old")).outputs[0].token_ids)
-        await stage(engine, path=str(new))
-        running = asyncio.create_task(generated(engine, 1, LONG, "running"))
-        await is_open(engine, "running")
-        finishing = asyncio.create_task(engine.finish_weight_update())
-        await asyncio.sleep(0.1)
-        late = asyncio.create_task(generated(engine, 0, NUM_TOKENS, "late"))
-        await asyncio.sleep(0.1)
-        assert not running.done()
-        assert not finishing.done()
-        assert not late.done()
-        assert list((await running).outputs[0].token_ids) == expected
-        await finishing
-        output = await late
-        assert list(output.outputs[0].token_ids) == answers_of(new)[0]
-        assert output.num_cached_tokens == 0
-
-    run(main)
+    expected = list((await generated(engine, 1, LONG, "old")).outputs[0].token_ids)
+    await stage(engine, path=str(new))
+    running = asyncio.create_task(generated(engine, 1, LONG, "running"))
+    await is_open(engine, "running")
+    finishing = asyncio.create_task(engine.finish_weight_update())
+    await asyncio.sleep(0.1)
+    late = asyncio.create_task(generated(engine, 0, NUM_TOKENS, "late"))
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    assert not finishing.done()
+    assert not late.done()
+    assert list((await running).outputs[0].token_ids) == expected
+    await finishing
+    output = await late
+    assert list(output.outputs[0].token_ids) == answers_of(new)[0]
+    assert output.num_cached_tokens == 0
 
 
-def test_tensors_are_taken_and_those_that_do_not_fit_leave_the_old_weights(
+async def test_tensors_are_taken_and_those_that_do_not_fit_leave_the_old_weights(
     engine: AsyncLLMEngine, new: Path
 ) -> None:
     tensors = load_file(new / "model.safetensors")
-
-    async def main() -> None:
-        with pytest.raises(RequestError, match="allowed: start_weight_update first"):
-            await engine.finish_weight_update()
-        lacking = dict(list(tensors.items())[1:])
-        await stage(engine, tensors=lacking)
-        with pytest.raises((InvalidModelError, RequestError), match=r"tensor \S+ is missing"):
-            await engine.finish_weight_update()
-        assert await tokens(engine, 0, "a") == answers_of()[0]
-        await stage(engine, tensors=tensors)
-        assert await engine.get_weight_version() == "default"
-        await engine.finish_weight_update("step-2")
-        assert await engine.get_weight_version() == "step-2"
-        assert await tokens(engine, 0, "b") == answers_of(new)[0]
-        with pytest.raises(InvalidRequestError, match="is_checkpoint_format is False; allowed: True"):
-            await engine.start_weight_update(is_checkpoint_format=False)
-
-    run(main)
+    with pytest.raises(RequestError, match="allowed: start_weight_update first"):
+        await engine.finish_weight_update()
+    lacking = dict(list(tensors.items())[1:])
+    await stage(engine, tensors=lacking)
+    with pytest.raises((InvalidModelError, RequestError), match=r"tensor \S+ is missing"):
+        await engine.finish_weight_update()
+    assert await tokens(engine, 0, "a") == answers_of()[0]
+    await stage(engine, tensors=tensors)
+    assert await engine.get_weight_version() == "default"
+    await engine.finish_weight_update("step-2")
+    assert await engine.get_weight_version() == "step-2"
+    assert await tokens(engine, 0, "b") == answers_of(new)[0]
+    with pytest.raises(InvalidRequestError, match="is_checkpoint_format is False; allowed: True"):
+        await engine.start_weight_update(is_checkpoint_format=False)
 
 
-def test_requests_that_are_aborted_do_not_keep_an_update_waiting(threaded: AsyncLLMEngine, new: Path) -> None:
-    async def main() -> None:
-        await stage(threaded, path=str(new))
-        running = asyncio.create_task(generated(threaded, 1, LONG, "running"))
-        await is_open(threaded, "running")
-        finishing = asyncio.create_task(threaded.finish_weight_update())
-        await asyncio.sleep(0)
-        held = asyncio.create_task(generated(threaded, 1, LONG, "held"))
-        await is_open(threaded, "held")
-        await threaded.abort(["held", "running"])
-        assert (await held).outputs[0].token_ids == []
-        assert len((await running).outputs[0].token_ids) < LONG
-        await finishing
-        assert await tokens(threaded, 0, "new") == answers_of(new)[0]
-
-    run(main)
-
-
-def test_an_update_is_refused_while_open_requests_are_paused(threaded: AsyncLLMEngine, new: Path) -> None:
-    async def main() -> None:
-        await stage(threaded, path=str(new))
-        kept = asyncio.create_task(generated(threaded, 1, LONG, "kept"))
-        await is_open(threaded, "kept")
-        await threaded.sleep(0, mode="keep")
-        with pytest.raises(RequestError, match="allowed with 1 requests open: 0"):
-            await threaded.finish_weight_update()
-        await threaded.wake_up()
-        assert len((await kept).outputs[0].token_ids) == LONG
-        await threaded.finish_weight_update()
-
-    run(main)
-
-
-def test_a_shutdown_ends_an_update_that_waits_and_the_requests_behind_it(
+async def test_requests_that_are_aborted_do_not_keep_an_update_waiting(
     threaded: AsyncLLMEngine, new: Path
 ) -> None:
-    async def main() -> None:
-        await stage(threaded, path=str(new))
-        running = asyncio.create_task(generated(threaded, 1, LONG, "running"))
-        await is_open(threaded, "running")
-        finishing = asyncio.create_task(threaded.finish_weight_update())
-        await asyncio.sleep(0)
-        held = asyncio.create_task(generated(threaded, 1, LONG, "held"))
-        await is_open(threaded, "held")
-        await asyncio.to_thread(threaded.shutdown)
-        results = await asyncio.gather(running, finishing, held, return_exceptions=True)
-        assert [type(result) for result in results] == [RequestError] * 3
+    await stage(threaded, path=str(new))
+    running = asyncio.create_task(generated(threaded, 1, LONG, "running"))
+    await is_open(threaded, "running")
+    finishing = asyncio.create_task(threaded.finish_weight_update())
+    await asyncio.sleep(0)
+    held = asyncio.create_task(generated(threaded, 1, LONG, "held"))
+    await is_open(threaded, "held")
+    await threaded.abort(["held", "running"])
+    assert (await held).outputs[0].token_ids == []
+    assert len((await running).outputs[0].token_ids) < LONG
+    await finishing
+    assert await tokens(threaded, 0, "new") == answers_of(new)[0]
 
-    run(main)
+
+async def test_an_update_is_refused_while_open_requests_are_paused(
+    threaded: AsyncLLMEngine, new: Path
+) -> None:
+    await stage(threaded, path=str(new))
+    kept = asyncio.create_task(generated(threaded, 1, LONG, "kept"))
+    await is_open(threaded, "kept")
+    await threaded.sleep(0, mode="keep")
+    with pytest.raises(RequestError, match="allowed with 1 requests open: 0"):
+        await threaded.finish_weight_update()
+    await threaded.wake_up()
+    assert len((await kept).outputs[0].token_ids) == LONG
+    await threaded.finish_weight_update()
+
+
+async def test_a_shutdown_ends_an_update_that_waits_and_the_requests_behind_it(
+    threaded: AsyncLLMEngine, new: Path
+) -> None:
+    await stage(threaded, path=str(new))
+    running = asyncio.create_task(generated(threaded, 1, LONG, "running"))
+    await is_open(threaded, "running")
+    finishing = asyncio.create_task(threaded.finish_weight_update())
+    await asyncio.sleep(0)
+    held = asyncio.create_task(generated(threaded, 1, LONG, "held"))
+    await is_open(threaded, "held")
+    await asyncio.to_thread(threaded.shutdown)
+    results = await asyncio.gather(running, finishing, held, return_exceptions=True)
+    assert [type(result) for result in results] == [RequestError] * 3

@@ -17,7 +17,7 @@ from baton_router.main import RouterServer
 from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from baton_service.keys import bearer
 from tests.integration.chat_client import EOS
-from tests.integration.router_cluster import TOKENIZER, access_to, run, serving
+from tests.integration.router_cluster import TOKENIZER, access_to, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.redis_server import RedisServer, needs_redis, redis_server
 
@@ -57,82 +57,76 @@ async def read(stream: Any, num_events: int | None = None) -> list[Any]:
     return events
 
 
-def test_a_client_that_hung_up_follows_a_response_from_where_it_was() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=ANSWERS, num_steps=3)
-        async with router(worker) as (_, client):
-            begun = await read(await client.responses.create(**STREAMED), 5)
-            assert [event.type.removeprefix("response.") for event in begun] == [
-                *("created", "in_progress"),
-                *("output_item.added", "content_part.added", "output_text.delta"),
-            ]
-            name = begun[0].response.id
-            following = asyncio.create_task(
-                read(await client.responses.retrieve(name, stream=True, starting_after=4))
-            )
-            worker.go_on(name.removeprefix("resp_"))
-            rest = await following
-            assert [event.sequence_number for event in begun + rest] == list(range(len(begun + rest)))
-            assert rest[-1].type == "response.completed"
-            whole = await client.responses.retrieve(name)
-            assert rest[-1].response == whole
-            assert whole.output_text == TEXT
-            replayed = await read(await client.responses.retrieve(name, stream=True))
-            assert replayed == begun + rest
-            async with client.responses.stream(response_id=name, starting_after=4) as helper:
-                assert (await helper.get_final_response()).output_text == TEXT
-            assert await read(await client.responses.retrieve(name, stream=True, starting_after=99)) == []
+async def test_a_client_that_hung_up_follows_a_response_from_where_it_was() -> None:
+    worker = ScriptedWorker("w1", answers=ANSWERS, num_steps=3)
+    async with router(worker) as (_, client):
+        begun = await read(await client.responses.create(**STREAMED), 5)
+        assert [event.type.removeprefix("response.") for event in begun] == [
+            *("created", "in_progress"),
+            *("output_item.added", "content_part.added", "output_text.delta"),
+        ]
+        name = begun[0].response.id
+        following = asyncio.create_task(
+            read(await client.responses.retrieve(name, stream=True, starting_after=4))
+        )
+        worker.go_on(name.removeprefix("resp_"))
+        rest = await following
+        assert [event.sequence_number for event in begun + rest] == list(range(len(begun + rest)))
+        assert rest[-1].type == "response.completed"
+        whole = await client.responses.retrieve(name)
+        assert rest[-1].response == whole
+        assert whole.output_text == TEXT
+        replayed = await read(await client.responses.retrieve(name, stream=True))
+        assert replayed == begun + rest
+        async with client.responses.stream(response_id=name, starting_after=4) as helper:
+            assert (await helper.get_final_response()).output_text == TEXT
+        assert await read(await client.responses.retrieve(name, stream=True, starting_after=99)) == []
 
-            plain = await client.responses.create(model="tiny", input="x", background=True)
-            with pytest.raises(openai.BadRequestError, match="stream is true; allowed: false, unless"):
-                await client.responses.retrieve(plain.id, stream=True)
-            with pytest.raises(openai.BadRequestError, match=r"starting_after is 1; allowed: .*stream=true"):
-                await client.responses.retrieve(name, starting_after=1)
-
-    run(scenario())
+        plain = await client.responses.create(model="tiny", input="x", background=True)
+        with pytest.raises(openai.BadRequestError, match="stream is true; allowed: false, unless"):
+            await client.responses.retrieve(plain.id, stream=True)
+        with pytest.raises(openai.BadRequestError, match=r"starting_after is 1; allowed: .*stream=true"):
+            await client.responses.retrieve(name, starting_after=1)
 
 
 @needs_redis
-def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        maker = ScriptedWorker("w1", answers=ANSWERS, num_steps=3)
-        async with AsyncExitStack() as stack:
-            redis = await stack.enter_async_context(redis_server(tmp_path))
-            shared: dict[str, Any] = {"redis": redis.settings(), "request_timeout_s": 20.0}
-            other = router(ScriptedWorker("w2", answers=ANSWERS), **shared)
-            server, there = await stack.enter_async_context(other)
-            async with router(maker, **shared) as (_, here):
-                await _made_here_and_used_there(maker, here, there)
-                async with client_of(server, "second") as stranger:
-                    kept = await there.responses.create(model="tiny", input="x")
-                    with pytest.raises(openai.NotFoundError):
-                        await stranger.responses.retrieve(kept.id)
-                name = (await here.responses.create(model="tiny", input="x", background=True)).id
-            left = await there.responses.retrieve(name)
-            assert left.error is not None
-            assert (left.status, left.error.message) == ("failed", "the router shuts down")
+async def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed(tmp_path: Path) -> None:
+    maker = ScriptedWorker("w1", answers=ANSWERS, num_steps=3)
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(redis_server(tmp_path))
+        shared: dict[str, Any] = {"redis": redis.settings(), "request_timeout_s": 20.0}
+        other = router(ScriptedWorker("w2", answers=ANSWERS), **shared)
+        server, there = await stack.enter_async_context(other)
+        async with router(maker, **shared) as (_, here):
+            await _made_here_and_used_there(maker, here, there)
+            async with client_of(server, "second") as stranger:
+                kept = await there.responses.create(model="tiny", input="x")
+                with pytest.raises(openai.NotFoundError):
+                    await stranger.responses.retrieve(kept.id)
+            name = (await here.responses.create(model="tiny", input="x", background=True)).id
+        left = await there.responses.retrieve(name)
+        assert left.error is not None
+        assert (left.status, left.error.message) == ("failed", "the router shuts down")
 
-            name = await _put_by_a_router_that_was_killed(
-                redis, server, (await there.responses.with_raw_response.retrieve(kept.id)).content
-            )
-            (last,) = await read(await there.responses.retrieve(name, stream=True))
-            assert (last.type, last.response.status) == ("response.failed", "failed")
-            killed = await there.responses.retrieve(name)
-            assert killed.error is not None
-            assert killed.error.message == "the router that made the response is gone"
+        name = await _put_by_a_router_that_was_killed(
+            redis, server, (await there.responses.with_raw_response.retrieve(kept.id)).content
+        )
+        (last,) = await read(await there.responses.retrieve(name, stream=True))
+        assert (last.type, last.response.status) == ("response.failed", "failed")
+        killed = await there.responses.retrieve(name)
+        assert killed.error is not None
+        assert killed.error.message == "the router that made the response is gone"
 
-            redis.kill()
-            unstored = await there.responses.create(input="x")
-            assert (unstored.output_text, unstored.store) == (TEXT, False)
-            wanting: list[dict[str, Any]] = [
-                *({"store": True}, {"background": True}, {"previous_response_id": kept.id}),
-            ]
-            for fields in wanting:
-                with pytest.raises(openai.InternalServerError, match="kept in Redis, which fails") as caught:
-                    await there.responses.create(input="x", **fields)
-                assert caught.value.status_code == 503
-
-    run(scenario())
+        redis.kill()
+        unstored = await there.responses.create(input="x")
+        assert (unstored.output_text, unstored.store) == (TEXT, False)
+        wanting: list[dict[str, Any]] = [
+            *({"store": True}, {"background": True}, {"previous_response_id": kept.id}),
+        ]
+        for fields in wanting:
+            with pytest.raises(openai.InternalServerError, match="kept in Redis, which fails") as caught:
+                await there.responses.create(input="x", **fields)
+            assert caught.value.status_code == 503
 
 
 async def _made_here_and_used_there(

@@ -14,7 +14,6 @@ from baton import LLM
 from baton_core.errors import BatonError
 from baton_core.sessions.worker_info import Role
 from baton_worker.core.step_health import MAX_IN_A_ROW
-from tests.integration.router_cluster import run
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.integration.worker_cluster import Said, eventually, routing, working
 from tests.models import make_model
@@ -44,26 +43,22 @@ def test_a_request_ends_with_the_reason(
         llm.generate([PROMPT], greedy(4, **params), use_tqdm=False)
 
 
-def test_a_worker_that_keeps_doing_it_takes_no_more_requests(tmp_path: Path, said: Said) -> None:
+async def test_a_worker_that_keeps_doing_it_takes_no_more_requests(tmp_path: Path, said: Said) -> None:
     folder = make_broken(tmp_path / "model", torch.nan)
+    async with (
+        routing(said, split="auto", model=str(folder)) as cluster,
+        working(Role.MIXED, cluster.port, engine={"model": str(folder)}),
+    ):
+        await cluster.wait_for_idle("mixed")
+        for number in range(MAX_IN_A_ROW):
+            with pytest.raises(grpc.aio.AioRpcError, match=r"not numbers \(NaN\)") as failed:
+                _ = [event async for event in cluster.ask(f"r{number}", PROMPT, greedy(4))]
+            assert failed.value.code() is grpc.StatusCode.INTERNAL
 
-    async def scenario() -> None:
-        async with (
-            routing(said, split="auto", model=str(folder)) as cluster,
-            working(Role.MIXED, cluster.port, engine={"model": str(folder)}),
-        ):
-            await cluster.wait_for_idle("mixed")
-            for number in range(MAX_IN_A_ROW):
-                with pytest.raises(grpc.aio.AioRpcError, match=r"not numbers \(NaN\)") as failed:
-                    _ = [event async for event in cluster.ask(f"r{number}", PROMPT, greedy(4))]
-                assert failed.value.code() is grpc.StatusCode.INTERNAL
+        async def is_faulty() -> bool:
+            return "in a row" in said.loads["mixed"].fault
 
-            async def is_faulty() -> bool:
-                return "in a row" in said.loads["mixed"].fault
-
-            await eventually(is_faulty, 10.0)
-            with pytest.raises(TimeoutError):  # it waits until the worker may be tried again
-                async with asyncio.timeout(2.0):
-                    _ = [event async for event in cluster.ask("late", PROMPT, greedy(4))]
-
-    run(scenario())
+        await eventually(is_faulty, 10.0)
+        with pytest.raises(TimeoutError):  # it waits until the worker may be tried again
+            async with asyncio.timeout(2.0):
+                _ = [event async for event in cluster.ask("late", PROMPT, greedy(4))]

@@ -26,7 +26,6 @@ from baton_core.sessions.worker_info import Role
 from baton_kernels.cpu.variants import EMULATED, TORCH, VARIANTS, cpu_flags
 from tests.e2e.calls import answer
 from tests.integration.cpu_paths import BUDGET, NUM_TOKENS, Prompts, generate
-from tests.integration.router_cluster import run
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.integration.worker_cluster import Said, routing, working
 from tests.models import make_model, reference_model
@@ -132,27 +131,23 @@ def test_kernels_that_this_cpu_lacks_are_refused(llama: Model) -> None:
 
 
 @pytest.mark.parametrize(("prefill", "decode", "dtype"), PAIRS)
-def test_workers_on_two_kinds_of_cpu_hand_requests_over(
+async def test_workers_on_two_kinds_of_cpu_hand_requests_over(
     said: Said, llama: Model, prefill: str, decode: str, dtype: str
 ) -> None:
     engine = {"model": str(llama.folder), "dtype": dtype}
     kinds = [{**engine, "cpu_kernels": had(path)} for path in (prefill, decode)]
     drawn: Prompts = []
-
-    async def scenario() -> None:
-        async with (
-            routing(said, model=str(llama.folder)) as cluster,
-            working(Role.PREFILL, cluster.port, engine=kinds[0], max_num_batched_tokens=BUDGET),
-            working(Role.DECODE, cluster.port, engine=kinds[1], max_num_batched_tokens=BUDGET),
-        ):
-            await cluster.wait_for_idle("prefill", "decode")
-            for prompt in llama.prompts:
-                call = cluster.ask(f"{len(prompt)}", prompt, greedy(NUM_TOKENS))
-                drawn.append(list(answer([event async for event in call])[0][0].token_ids))
-                assert said.find(Transferred, f"{len(prompt)}").num_recomputed_tokens == 0
-            await cluster.wait_for_idle("prefill", "decode")
-
-    run(scenario())
+    async with (
+        routing(said, model=str(llama.folder)) as cluster,
+        working(Role.PREFILL, cluster.port, engine=kinds[0], max_num_batched_tokens=BUDGET),
+        working(Role.DECODE, cluster.port, engine=kinds[1], max_num_batched_tokens=BUDGET),
+    ):
+        await cluster.wait_for_idle("prefill", "decode")
+        for prompt in llama.prompts:
+            call = cluster.ask(f"{len(prompt)}", prompt, greedy(NUM_TOKENS))
+            drawn.append(list(answer([event async for event in call])[0][0].token_ids))
+            assert said.find(Transferred, f"{len(prompt)}").num_recomputed_tokens == 0
+        await cluster.wait_for_idle("prefill", "decode")
     if dtype == "float32":
         assert drawn == llama.expected
     else:

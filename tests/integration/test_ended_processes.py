@@ -48,30 +48,22 @@ def test_every_call_of_an_llm_says_so(args: Any) -> None:
                 call()
 
 
-def test_every_call_of_an_async_engine_says_so(args: Any) -> None:
+async def test_every_call_of_an_async_engine_says_so(args: Any) -> None:
     engine = AsyncLLMEngine.from_engine_args(args)
-
-    async def main() -> None:
-        kill(engine._executor)
-        for call in (engine.get_metrics, engine.reset_prefix_cache, engine.sleep):
-            with pytest.raises(RequestError, match=ENDED):
-                await call()
+    kill(engine._executor)
+    for call in (engine.get_metrics, engine.reset_prefix_cache, engine.sleep):
         with pytest.raises(RequestError, match=ENDED):
-            await collect(engine.generate(PROMPT, greedy(2), "a"))
-
-    asyncio.run(main())
+            await call()
+    with pytest.raises(RequestError, match=ENDED):
+        await collect(engine.generate(PROMPT, greedy(2), "a"))
     engine.shutdown()
 
 
-def test_what_is_open_ends_with_an_error_when_an_async_engine_is_shut_down(args: Any) -> None:
+async def test_what_is_open_ends_with_an_error_when_an_async_engine_is_shut_down(args: Any) -> None:
     engine = AsyncLLMEngine.from_engine_args(args)
-
-    async def main() -> None:
-        outputs = engine.generate(PROMPT, greedy(400), "open")
-        await anext(outputs)
-        engine.shutdown()
-        with pytest.raises(RequestError, match="open: the engine is shut down"):
-            async with asyncio.timeout(10):
-                await collect(outputs)
-
-    asyncio.run(main())
+    outputs = engine.generate(PROMPT, greedy(400), "open")
+    await anext(outputs)
+    engine.shutdown()
+    with pytest.raises(RequestError, match="open: the engine is shut down"):
+        async with asyncio.timeout(10):
+            await collect(outputs)

@@ -114,74 +114,68 @@ async def check_shedding(client: httpx.AsyncClient, gate: Gate) -> None:
     assert int(shed.headers["retry-after"]) >= 1
 
 
-def test_an_envoy_sends_requests_where_the_picker_says(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        # with several keys, requests wait at the router
-        http = HttpSettings(api_keys=(KEY, "key-b"), max_body_bytes=6 * 2**20)
-        admission = AdmissionSettings(max_queued_requests=1)
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(picker_port=0, http=http, admission=admission))
-            client = await stack.enter_async_context(gateway(tmp_path, server.picker_port))
-            response = await ask(client, [5, 6])
-            assert response.status_code == 503
-            assert response.json()["error"]["message"] == "no worker prefills: none is registered"
-            assert await health_of(server) == [True, False, False]
-            gate = Gate()
-            for name in ("p0", "p1", "d0", "d1"):
-                role = Role.PREFILL if name.startswith("p") else Role.DECODE
-                worker = working(role, server.grpc_port, name=name, gate=gate, key=KEY, max_num_seqs=2)
-                await stack.enter_async_context(worker)
-            await until(lambda: len(server.router.fleet.workers()) == 4)
-            assert await health_of(server) == [True, True, True]
-            await check_picks(server, client, 10)
-            await check_replies(client)
-            await check_shedding(client, gate)
-            assert await picks_of(server) == {"workers", "router", "waiting", "refused"}
-            port = server.picker_port
-            async with gateway(tmp_path, port, body_mode="BUFFERED", subset=["127.0.0.1"]) as buffered:
-                await check_picks(server, buffered, 20)
-                await check_large_body(buffered)
-            async with gateway(tmp_path, port, subset=["127.0.0.2:80"]) as elsewhere:
-                assert (await ask(elsewhere, [5, 6])).status_code == 503
-
-    run(scenario())
+async def test_an_envoy_sends_requests_where_the_picker_says(tmp_path: Path) -> None:
+    # with several keys, requests wait at the router
+    http = HttpSettings(api_keys=(KEY, "key-b"), max_body_bytes=6 * 2**20)
+    admission = AdmissionSettings(max_queued_requests=1)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(picker_port=0, http=http, admission=admission))
+        client = await stack.enter_async_context(gateway(tmp_path, server.picker_port))
+        response = await ask(client, [5, 6])
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == "no worker prefills: none is registered"
+        assert await health_of(server) == [True, False, False]
+        gate = Gate()
+        for name in ("p0", "p1", "d0", "d1"):
+            role = Role.PREFILL if name.startswith("p") else Role.DECODE
+            worker = working(role, server.grpc_port, name=name, gate=gate, key=KEY, max_num_seqs=2)
+            await stack.enter_async_context(worker)
+        await until(lambda: len(server.router.fleet.workers()) == 4)
+        assert await health_of(server) == [True, True, True]
+        await check_picks(server, client, 10)
+        await check_replies(client)
+        await check_shedding(client, gate)
+        assert await picks_of(server) == {"workers", "router", "waiting", "refused"}
+        port = server.picker_port
+        async with gateway(tmp_path, port, body_mode="BUFFERED", subset=["127.0.0.1"]) as buffered:
+            await check_picks(server, buffered, 20)
+            await check_large_body(buffered)
+        async with gateway(tmp_path, port, subset=["127.0.0.2:80"]) as elsewhere:
+            assert (await ask(elsewhere, [5, 6])).status_code == 503
 
 
 @needs_redis
-def test_picks_name_the_other_routers_of_a_redis_and_go_on_without_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            redis = await stack.enter_async_context(redis_server(tmp_path))
-            one = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
-            other = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
-            ports = [server.http_port for server in (one, other)]
-            client = await stack.enter_async_context(gateway(tmp_path, one.picker_port, pool=ports))
-            own, second = (f"127.0.0.1:{port}" for port in ports)
-            worker, _ = await stack.enter_async_context(made(Role.MIXED, 0, name="m", redis=redis.settings()))
-            running = asyncio.create_task(worker.run())
-            try:
-                await until(lambda: all(len(server.router.fleet.workers()) == 1 for server in (one, other)))
+async def test_picks_name_the_other_routers_of_a_redis_and_go_on_without_it(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(redis_server(tmp_path))
+        one = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
+        other = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
+        ports = [server.http_port for server in (one, other)]
+        client = await stack.enter_async_context(gateway(tmp_path, one.picker_port, pool=ports))
+        own, second = (f"127.0.0.1:{port}" for port in ports)
+        worker, _ = await stack.enter_async_context(made(Role.MIXED, 0, name="m", redis=redis.settings()))
+        running = asyncio.create_task(worker.run())
+        try:
+            await until(lambda: all(len(server.router.fleet.workers()) == 1 for server in (one, other)))
 
-                async def destinations() -> str:
-                    response = await client.post("/v1/completions", json={"prompt": [5, 6], "max_tokens": 2})
-                    assert response.status_code == 200, response.text
-                    return response.headers[f"x-seen-{DESTINATION}"]
+            async def destinations() -> str:
+                response = await client.post("/v1/completions", json={"prompt": [5, 6], "max_tokens": 2})
+                assert response.status_code == 200, response.text
+                return response.headers[f"x-seen-{DESTINATION}"]
 
-                async def become(wanted: str) -> None:
-                    async with asyncio.timeout(30):
-                        while await destinations() != wanted:  # noqa: ASYNC110 (each look is a request)
-                            await asyncio.sleep(0.05)
+            async def become(wanted: str) -> None:
+                async with asyncio.timeout(30):
+                    while await destinations() != wanted:  # noqa: ASYNC110 (each look is a request)
+                        await asyncio.sleep(0.05)
 
-                await become(f"{own},{second}")
-                redis.kill()
-                for _ in range(20):
-                    assert (await destinations()).split(",")[0] == own
-                await redis.start()
-                await become(f"{own},{second}")
-                await other.stop()
-                await become(own)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-
-    run(scenario())
+            await become(f"{own},{second}")
+            redis.kill()
+            for _ in range(20):
+                assert (await destinations()).split(",")[0] == own
+            await redis.start()
+            await become(f"{own},{second}")
+            await other.stop()
+            await become(own)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -121,217 +121,174 @@ async def stream_status(channel: grpc.aio.Channel) -> tuple[str, str]:
         (None, ("ALREADY_EXISTS", "the service's own abort")),
     ],
 )
-def test_an_error_ends_the_call_with_its_status(
+async def test_an_error_ends_the_call_with_its_status(
     status_of: Callable[[grpc.aio.Channel], Awaitable[tuple[str, str]]],
     error: Exception | None,
     status: tuple[str, str],
 ) -> None:
-    async def scenario() -> None:
-        async with connected(error) as (_, channel):
-            assert await status_of(channel) == status
-
-    asyncio.run(scenario())
+    async with connected(error) as (_, channel):
+        assert await status_of(channel) == status
 
 
 @pytest.mark.parametrize("status_of", [unary_status, stream_status])
-def test_an_unforeseen_error_is_logged_and_reveals_nothing(
+async def test_an_unforeseen_error_is_logged_and_reveals_nothing(
     status_of: Callable[[grpc.aio.Channel], Awaitable[tuple[str, str]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.ERROR):
         async with connected(KeyError("secret path")) as (_, channel):
             code, details = await status_of(channel)
             assert code == "INTERNAL"
             assert "secret" not in details
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(scenario())
     assert "secret path" in caplog.text
 
 
 @pytest.mark.parametrize("status_of", [unary_status, stream_status])
 @pytest.mark.parametrize("letter", ["a", "\u4e2d", "\U0001f600", "\ud800"])
-def test_a_long_message_is_cut_to_what_clients_take(
+async def test_a_long_message_is_cut_to_what_clients_take(
     status_of: Callable[[grpc.aio.Channel], Awaitable[tuple[str, str]]], letter: str
 ) -> None:
-    async def scenario() -> None:
-        async with connected(BatonError("the engine failed: " + letter * 20_000)) as (_, channel):
-            code, details = await status_of(channel)
-            assert code == "INTERNAL"
-            assert details.startswith("the engine failed: ")
-            assert details.endswith("...")
-            assert 990 < len(details.encode()) <= 1000
-
-    asyncio.run(scenario())
+    async with connected(BatonError("the engine failed: " + letter * 20_000)) as (_, channel):
+        code, details = await status_of(channel)
+        assert code == "INTERNAL"
+        assert details.startswith("the engine failed: ")
+        assert details.endswith("...")
+        assert 990 < len(details.encode()) <= 1000
 
 
-def test_health_is_not_serving_until_told() -> None:
-    async def scenario() -> None:
-        async with connected() as (server, channel):
-            health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
-            assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            await server.set_serving(True)
-            assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.SERVING
-            await server.set_serving(False)
-            assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
-
-    asyncio.run(scenario())
+async def test_health_is_not_serving_until_told() -> None:
+    async with connected() as (server, channel):
+        health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+        assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await server.set_serving(True)
+        assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.SERVING
+        await server.set_serving(False)
+        assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_a_port_in_use_is_refused_by_flag_and_address() -> None:
-    async def scenario() -> None:
-        first, second = GrpcServer(), GrpcServer()
-        address = f"127.0.0.1:{first.bind('127.0.0.1:0', flag='--listen')}"
-        with pytest.raises(InvalidConfigError, match=f"--listen is '{address}'.*port that is not in use"):
-            second.bind(address, flag="--listen")
-        await first.stop(0)
-        await second.stop(0)
-
-    asyncio.run(scenario())
+async def test_a_port_in_use_is_refused_by_flag_and_address() -> None:
+    first, second = GrpcServer(), GrpcServer()
+    address = f"127.0.0.1:{first.bind('127.0.0.1:0', flag='--listen')}"
+    with pytest.raises(InvalidConfigError, match=f"--listen is '{address}'.*port that is not in use"):
+        second.bind(address, flag="--listen")
+    await first.stop(0)
+    await second.stop(0)
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:99999", "192.0.2.1:0"])
-def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
-    async def scenario() -> None:
-        server = GrpcServer()
-        with pytest.raises(InvalidConfigError, match=r"--listen is '.*allowed: host:port"):
-            server.bind(address, flag="--listen")
-        await server.stop(0)
-
-    asyncio.run(scenario())
+async def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
+    server = GrpcServer()
+    with pytest.raises(InvalidConfigError, match=r"--listen is '.*allowed: host:port"):
+        server.bind(address, flag="--listen")
+    await server.stop(0)
 
 
 @pytest.mark.parametrize("method", ["Generate", "Tokenize"])
 @pytest.mark.parametrize("garbage", [b"\xff" * 9, b"\x0a\xff\xff\xff\xff\x0f", b"\x12\x03\xed\xa0\x80"])
-def test_what_is_no_message_is_the_clients_error(method: str, garbage: bytes) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(Counting()) as (_, port),
-            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-        ):
-            path = f"/baton.v1.Baton/{method}"
-            call = channel.unary_stream(path) if method == "Generate" else channel.unary_unary(path)
+async def test_what_is_no_message_is_the_clients_error(method: str, garbage: bytes) -> None:
+    async with (
+        serving(Counting()) as (_, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        path = f"/baton.v1.Baton/{method}"
+        call = channel.unary_stream(path) if method == "Generate" else channel.unary_unary(path)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await (call(garbage).read() if method == "Generate" else call(garbage))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        expected = f"request is '{len(garbage)} bytes'; allowed: a protobuf message of the method's request"
+        assert caught.value.details().startswith(expected)
+
+
+async def test_the_server_describes_its_services() -> None:
+    async with connected() as (_, channel):
+        request = reflection_pb2.ServerReflectionRequest
+        asked = [
+            request(list_services=""),
+            request(file_containing_symbol="baton.v1.Baton"),
+            request(file_containing_symbol="no.such.Service"),
+        ]
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        listed, described, unknown = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
+        names = {service.name for service in listed.list_services_response.service}
+        assert {"baton.v1.Baton", "grpc.health.v1.Health"} <= names
+        (file,) = described.file_descriptor_response.file_descriptor_proto
+        assert file == baton_pb2.DESCRIPTOR.serialized_pb
+        assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def test_a_compressed_request_is_refused_before_it_is_unpacked() -> None:
+    async with serving(Counting()) as (_, port):
+        gzip = grpc.Compression.Gzip
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=gzip) as channel:
+            stub = baton_pb2_grpc.BatonStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await (call(garbage).read() if method == "Generate" else call(garbage))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            expected = (
-                f"request is '{len(garbage)} bytes'; allowed: a protobuf message of the method's request"
-            )
-            assert caught.value.details().startswith(expected)
-
-    asyncio.run(scenario())
+                await stub.Tokenize(baton_pb2.TokenizeRequest(text="a" * (MAX_GRPC_BYTES - 100)))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert "gzip" in caught.value.details()
 
 
-def test_the_server_describes_its_services() -> None:
-    async def scenario() -> None:
-        async with connected() as (_, channel):
-            request = reflection_pb2.ServerReflectionRequest
-            asked = [
-                request(list_services=""),
-                request(file_containing_symbol="baton.v1.Baton"),
-                request(file_containing_symbol="no.such.Service"),
-            ]
-            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-            listed, described, unknown = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
-            names = {service.name for service in listed.list_services_response.service}
-            assert {"baton.v1.Baton", "grpc.health.v1.Health"} <= names
-            (file,) = described.file_descriptor_response.file_descriptor_proto
-            assert file == baton_pb2.DESCRIPTOR.serialized_pb
-            assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+async def test_answers_go_out_uncompressed() -> None:
+    received = bytearray()
 
-    asyncio.run(scenario())
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
 
+        async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter, *, notes: bool) -> None:
+            while data := await source.read(65536):
+                if notes:
+                    received.extend(data)
+                to.write(data)
+            to.close()
 
-def test_a_compressed_request_is_refused_before_it_is_unpacked() -> None:
-    async def scenario() -> None:
-        async with serving(Counting()) as (_, port):
-            gzip = grpc.Compression.Gzip
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", compression=gzip) as channel:
-                stub = baton_pb2_grpc.BatonStub(channel)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await stub.Tokenize(baton_pb2.TokenizeRequest(text="a" * (MAX_GRPC_BYTES - 100)))
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-                assert "gzip" in caught.value.details()
+        await asyncio.gather(copy(reader, back, notes=False), copy(there, writer, notes=True))
 
-    asyncio.run(scenario())
+    async with serving(Counting()) as (_, port):
+        tap = await asyncio.start_server(listen, "127.0.0.1", 0)
+        address = f"127.0.0.1:{tap.sockets[0].getsockname()[1]}"
+        async with grpc.aio.insecure_channel(address) as channel:
+            await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
+        tap.close()
+        await tap.wait_closed()
+        assert bytes([1] * 1000) in received
 
 
-def test_answers_go_out_uncompressed() -> None:
-    async def scenario() -> None:
-        received = bytearray()
-
-        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-
-            async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter, *, notes: bool) -> None:
-                while data := await source.read(65536):
-                    if notes:
-                        received.extend(data)
-                    to.write(data)
-                to.close()
-
-            await asyncio.gather(copy(reader, back, notes=False), copy(there, writer, notes=True))
-
-        async with serving(Counting()) as (_, port):
-            tap = await asyncio.start_server(listen, "127.0.0.1", 0)
-            address = f"127.0.0.1:{tap.sockets[0].getsockname()[1]}"
-            async with grpc.aio.insecure_channel(address) as channel:
-                await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
-            tap.close()
-            await tap.wait_closed()
-            assert bytes([1] * 1000) in received
-
-    asyncio.run(scenario())
-
-
-def test_a_dead_connection_is_noticed_at_both_ends() -> None:
+async def test_a_dead_connection_is_noticed_at_both_ends() -> None:
     soon = Keepalive(time_s=0.2, timeout_s=0.2)
-
-    async def scenario() -> None:
-        servicer = Waiting()
-        async with serving(servicer, soon) as (_, port), asyncio.timeout(10):
-            proxy = Proxy(port)
-            async with (
-                proxy as proxy_port,
-                grpc.aio.insecure_channel(f"127.0.0.1:{proxy_port}", client_options(soon)) as channel,
-            ):
-                call = baton_pb2_grpc.BatonStub(channel).Generate(baton_pb2.GenerateRequest())
-                await call.read()
-                proxy.freeze()
-                await servicer.is_cancelled.wait()
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call.read()
-                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-    asyncio.run(scenario())
-
-
-def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-
-    async def scenario() -> None:
-        async with serving(Counting()) as (_, port), asyncio.timeout(10):
-            address = f"127.0.0.1:{port}"
-            async with RouterAccess().open_async_channel(address) as channel:
-                await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
-            with RouterAccess().open_channel(address) as channel:
-                ask = baton_pb2_grpc.BatonStub(channel).Tokenize
-                await asyncio.to_thread(ask, baton_pb2.TokenizeRequest(text="a"))
-
-    asyncio.run(scenario())
-
-
-def test_a_client_that_waits_long_is_not_taken_for_dead() -> None:
-    async def scenario() -> None:
-        servicer, often = Waiting(), Keepalive(time_s=0.1, timeout_s=5.0)
+    servicer = Waiting()
+    async with serving(servicer, soon) as (_, port), asyncio.timeout(10):
+        proxy = Proxy(port)
         async with (
-            serving(servicer, often) as (_, port),
-            grpc.aio.insecure_channel(f"127.0.0.1:{port}", client_options()) as channel,
+            proxy as proxy_port,
+            grpc.aio.insecure_channel(f"127.0.0.1:{proxy_port}", client_options(soon)) as channel,
         ):
             call = baton_pb2_grpc.BatonStub(channel).Generate(baton_pb2.GenerateRequest())
             await call.read()
-            await asyncio.sleep(1.0)
-            servicer.go_on.set()
-            assert await call.read() == baton_pb2.GenerateEvent()
-            assert await call.read() is grpc.aio.EOF
+            proxy.freeze()
+            await servicer.is_cancelled.wait()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    asyncio.run(scenario())
+
+async def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    async with serving(Counting()) as (_, port), asyncio.timeout(10):
+        address = f"127.0.0.1:{port}"
+        async with RouterAccess().open_async_channel(address) as channel:
+            await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
+        with RouterAccess().open_channel(address) as channel:
+            ask = baton_pb2_grpc.BatonStub(channel).Tokenize
+            await asyncio.to_thread(ask, baton_pb2.TokenizeRequest(text="a"))
+
+
+async def test_a_client_that_waits_long_is_not_taken_for_dead() -> None:
+    servicer, often = Waiting(), Keepalive(time_s=0.1, timeout_s=5.0)
+    async with (
+        serving(servicer, often) as (_, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", client_options()) as channel,
+    ):
+        call = baton_pb2_grpc.BatonStub(channel).Generate(baton_pb2.GenerateRequest())
+        await call.read()
+        await asyncio.sleep(1.0)
+        servicer.go_on.set()
+        assert await call.read() == baton_pb2.GenerateEvent()
+        assert await call.read() is grpc.aio.EOF

@@ -19,39 +19,33 @@ from baton_router.http.routes import ROUTES
 from baton_router.process.http_settings import HttpSettings
 from baton_service.router_access import RouterAccess
 from tests.integration.http_router import error_of, http_cluster
-from tests.integration.router_cluster import ANSWER, MODEL, run, serving
+from tests.integration.router_cluster import ANSWER, MODEL, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 
 KEYED = HttpSettings(api_keys=("first-key", "second-key"), enable_operator_routes=True)
 OPEN = {"/health", "/live", "/ready", "/ping", "/", "/dashboard", "/docs", "/pages/chat.js"}
 
 
-def test_no_route_but_health_and_the_pages_answers_without_a_key() -> None:
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
-            for route in (*ROUTES, *OPERATOR_ROUTES):
-                path = route.path.replace("{name}", "chat.js")
-                status = (await client.request(route.method, path)).status_code
-                assert status == (200 if path in OPEN else 401), path
-            for method, path in (("GET", "/openapi.json"), ("GET", "/nope"), ("PUT", "/v1/models")):
-                response = await client.request(method, path)
-                assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
-
-    run(scenario())
+async def test_no_route_but_health_and_the_pages_answers_without_a_key() -> None:
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
+        for route in (*ROUTES, *OPERATOR_ROUTES):
+            path = route.path.replace("{name}", "chat.js")
+            status = (await client.request(route.method, path)).status_code
+            assert status == (200 if path in OPEN else 401), path
+        for method, path in (("GET", "/openapi.json"), ("GET", "/nope"), ("PUT", "/v1/models")):
+            response = await client.request(method, path)
+            assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
 
 
-def test_each_key_opens_and_nothing_else_does() -> None:
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
-            for key in KEYED.api_keys:
-                assert (await ask(client, f"Bearer {key}")).status_code == 200
-            assert (await ask(client, "bearer first-key")).status_code == 200
-            for wrong in ("", "first-key", "Bearer", "Bearer first", "Basic first-key", "Bearer é"):
-                response = await ask(client, wrong)
-                assert error_of(response)[:2] == (401, None)
-                assert response.json()["error"]["code"] == "invalid_api_key"
-
-    run(scenario())
+async def test_each_key_opens_and_nothing_else_does() -> None:
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
+        for key in KEYED.api_keys:
+            assert (await ask(client, f"Bearer {key}")).status_code == 200
+        assert (await ask(client, "bearer first-key")).status_code == 200
+        for wrong in ("", "first-key", "Bearer", "Bearer first", "Basic first-key", "Bearer é"):
+            response = await ask(client, wrong)
+            assert error_of(response)[:2] == (401, None)
+            assert response.json()["error"]["code"] == "invalid_api_key"
 
 
 async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
@@ -73,25 +67,21 @@ async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
         ("", "", 200),
     ],
 )
-def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, status: int) -> None:
+async def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, status: int) -> None:
     settings = HttpSettings(enable_operator_routes=True, allowed_origins=("https://friend.example",))
     given = (("sec-fetch-site", site), ("origin", origin), ("host", "own"))
     headers = {name: value for name, value in given if value}
-
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:
-            drained = await client.post("/drain?worker_id=nobody", headers=headers)
-            assert (drained.status_code == 403) is (status == 403)
-            body = {"prompt": "x", "max_tokens": 1}
-            response = await client.post("/v1/completions", json=body, headers=headers)
-            assert response.status_code == status
-            if status == 403:
-                assert error_of(response)[2].startswith(
-                    f"origin is '{origin}'; allowed: this server's own pages, "
-                )
-            assert (await client.get("/v1/models", headers=headers)).status_code == 200
-
-    run(scenario())
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:
+        drained = await client.post("/drain?worker_id=nobody", headers=headers)
+        assert (drained.status_code == 403) is (status == 403)
+        body = {"prompt": "x", "max_tokens": 1}
+        response = await client.post("/v1/completions", json=body, headers=headers)
+        assert response.status_code == status
+        if status == 403:
+            assert error_of(response)[2].startswith(
+                f"origin is '{origin}'; allowed: this server's own pages, "
+            )
+        assert (await client.get("/v1/models", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -107,20 +97,16 @@ def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, s
         ("rebound.example:8000", ("key",), 200),
     ],
 )
-def test_a_page_at_a_name_of_somebody_else_does_nothing_without_a_key(
+async def test_a_page_at_a_name_of_somebody_else_does_nothing_without_a_key(
     host: str, keys: tuple[str, ...], status: int
 ) -> None:
     settings = HttpSettings(enable_operator_routes=True, api_keys=keys)
     headers = {"host": host, "origin": f"http://{host}", "authorization": "Bearer key"}
-
-    async def scenario() -> None:
-        async with http_cluster(http=settings, advertise_host="named.example") as client:
-            response = await client.post("/tokenize", json={"prompt": "x"}, headers=headers)
-            assert response.status_code == status
-            if status == 403:
-                assert error_of(response)[2].startswith(f"host of a page is '{host}'; allowed: an IP address")
-
-    run(scenario())
+    async with http_cluster(http=settings, advertise_host="named.example") as client:
+        response = await client.post("/tokenize", json={"prompt": "x"}, headers=headers)
+        assert response.status_code == status
+        if status == 403:
+            assert error_of(response)[2].startswith(f"host of a page is '{host}'; allowed: an IP address")
 
 
 @pytest.mark.parametrize("key", ["", "with space", "umlaut-ü", "line\n"])
@@ -129,20 +115,17 @@ def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
         HttpSettings(api_keys=(key,))
 
 
-def test_metrics_alone_may_be_opened() -> None:
-    async def scenario() -> None:
-        async with http_cluster(http=replace(KEYED, open_metrics=True)) as client:
-            assert (await client.get("/metrics")).status_code == 200
-            assert (await client.get("/load")).status_code == 401
-            headers = {"authorization": "Bearer first-key"}
-            paths = (await client.get("/openapi.json", headers=headers)).json()["paths"]
-            assert [path for path in ("/metrics", "/load") if "security" in paths[path]["get"]] == ["/load"]
-
-    run(scenario())
+async def test_metrics_alone_may_be_opened() -> None:
+    async with http_cluster(http=replace(KEYED, open_metrics=True)) as client:
+        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/load")).status_code == 401
+        headers = {"authorization": "Bearer first-key"}
+        paths = (await client.get("/openapi.json", headers=headers)).json()["paths"]
+        assert [path for path in ("/metrics", "/load") if "security" in paths[path]["get"]] == ["/load"]
 
 
-def test_a_worker_needs_a_key_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_a_worker_needs_a_key_too(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         worker = ScriptedWorker("w1")
         async with serving(http=KEYED) as server:
             address = f"127.0.0.1:{server.grpc_port}"
@@ -162,9 +145,6 @@ def test_a_worker_needs_a_key_too(caplog: pytest.LogCaptureFixture) -> None:
                 await worker.client.close()
             async with worker.joined(server.grpc_port, RouterAccess(key="second-key")):
                 assert worker.has_joined
-
-    with caplog.at_level(logging.WARNING):
-        run(scenario())
 
 
 def test_a_router_process_takes_its_key_from_the_environment() -> None:

@@ -16,7 +16,7 @@ from baton_core.requests.request_context import Slo
 from baton_router.process.admission_settings import AdmissionSettings
 from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
-from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, pair, run, serving
+from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, pair, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 
 COMPLETIONS = "/v1/completions"
@@ -45,37 +45,34 @@ def report(worker: ScriptedWorker, sources: TokenSources) -> None:
     worker.client.send(worker.router_id, message)
 
 
-def test_a_request_is_explained_over_all_hops() -> None:
-    async def scenario() -> None:
-        prefiller, decoder = pair(answers=[ANSWER])
-        async with http_cluster(prefiller, decoder, split="always") as client:
-            answered = await complete(client, "a/b c")
-            path = "/debug/requests/" + answered.json()["id"].replace(" ", "%20")
-            report(decoder, TokenSources(num_local_cache=1, num_remote=NUM_PROMPT_TOKENS - 1))
-            await until_told(client, path)
-            told = (await client.get(path)).json()
-            assert (told["request_id"], told["state"], told["code"]) == ("a/b c", "finished", None)
-            counts = [told[f"num_{name}_tokens"] for name in ("prompt", "cached", "output")]
-            assert counts == [NUM_PROMPT_TOKENS, 3, 3]
-            assert 0 < told["first_token_s"] < told["duration_s"] <= told["age_s"]
-            router, worker = told["hops"]
-            assert router["process"] == "router"
-            names = [phase["name"] for phase in router["phases"]]
-            assert [name for name in names if name in ("tokenize", "place", "first_token", "finish")] == [
-                *("tokenize", "place", "first_token", "finish")
-            ]
-            assert all(0 <= one["start_s"] <= one["end_s"] <= told["duration_s"] for one in router["phases"])
-            assert (worker["process"], worker["sources"]["num_remote"]) == ("d1", NUM_PROMPT_TOKENS - 1)
-            transfer, decode = worker["phases"]
-            assert (transfer["name"], transfer["peer"], transfer["num_bytes"]) == ("transfer", "p1", 4096)
-            assert abs(transfer["end_s"] - decode["start_s"]) < 1e-6
-            (decision,) = told["decisions"]
-            chosen = decision["chosen"]
-            assert (chosen["prefill"], chosen["decode"]) == ("p1", "d1")
-            assert decision["reason"]
-            assert decision["num_candidates"] >= len(decision["candidates"]) >= 1
-
-    run(scenario())
+async def test_a_request_is_explained_over_all_hops() -> None:
+    prefiller, decoder = pair(answers=[ANSWER])
+    async with http_cluster(prefiller, decoder, split="always") as client:
+        answered = await complete(client, "a/b c")
+        path = "/debug/requests/" + answered.json()["id"].replace(" ", "%20")
+        report(decoder, TokenSources(num_local_cache=1, num_remote=NUM_PROMPT_TOKENS - 1))
+        await until_told(client, path)
+        told = (await client.get(path)).json()
+        assert (told["request_id"], told["state"], told["code"]) == ("a/b c", "finished", None)
+        counts = [told[f"num_{name}_tokens"] for name in ("prompt", "cached", "output")]
+        assert counts == [NUM_PROMPT_TOKENS, 3, 3]
+        assert 0 < told["first_token_s"] < told["duration_s"] <= told["age_s"]
+        router, worker = told["hops"]
+        assert router["process"] == "router"
+        names = [phase["name"] for phase in router["phases"]]
+        assert [name for name in names if name in ("tokenize", "place", "first_token", "finish")] == [
+            *("tokenize", "place", "first_token", "finish")
+        ]
+        assert all(0 <= one["start_s"] <= one["end_s"] <= told["duration_s"] for one in router["phases"])
+        assert (worker["process"], worker["sources"]["num_remote"]) == ("d1", NUM_PROMPT_TOKENS - 1)
+        transfer, decode = worker["phases"]
+        assert (transfer["name"], transfer["peer"], transfer["num_bytes"]) == ("transfer", "p1", 4096)
+        assert abs(transfer["end_s"] - decode["start_s"]) < 1e-6
+        (decision,) = told["decisions"]
+        chosen = decision["chosen"]
+        assert (chosen["prefill"], chosen["decode"]) == ("p1", "d1")
+        assert decision["reason"]
+        assert decision["num_candidates"] >= len(decision["candidates"]) >= 1
 
 
 async def until_told(client: httpx.AsyncClient, path: str) -> None:
@@ -85,63 +82,52 @@ async def until_told(client: httpx.AsyncClient, path: str) -> None:
         hops = (await client.get(path)).json()["hops"]
 
 
-def test_the_latest_requests_are_listed_the_last_one_first() -> None:
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
-            for name in ("one", "two", "three"):
-                await complete(client, name)
-            await complete(client, "refused", model="unknown")
-            listed = (await client.get("/debug/requests?limit=2")).json()["requests"]
-            assert [one["request_id"] for one in listed] == ["three", "two"]
-            assert all(one["state"] == "finished" and one["num_output_tokens"] == 3 for one in listed)
-            spans = {span["name"]: span for span in listed[0]["spans"]}
-            assert spans["first_token"]["process"] == "router"
-            assert spans["tokenize"]["end_s"] > spans["tokenize"]["start_s"]
-            for limit in ("0", "257", "x"):
-                status, _, message = error_of(await client.get(f"/debug/requests?limit={limit}"))
-                assert status == 400
-                assert "limit" in message
-
-    run(scenario())
+async def test_the_latest_requests_are_listed_the_last_one_first() -> None:
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+        for name in ("one", "two", "three"):
+            await complete(client, name)
+        await complete(client, "refused", model="unknown")
+        listed = (await client.get("/debug/requests?limit=2")).json()["requests"]
+        assert [one["request_id"] for one in listed] == ["three", "two"]
+        assert all(one["state"] == "finished" and one["num_output_tokens"] == 3 for one in listed)
+        spans = {span["name"]: span for span in listed[0]["spans"]}
+        assert spans["first_token"]["process"] == "router"
+        assert spans["tokenize"]["end_s"] > spans["tokenize"]["start_s"]
+        for limit in ("0", "257", "x"):
+            status, _, message = error_of(await client.get(f"/debug/requests?limit={limit}"))
+            assert status == 400
+            assert "limit" in message
 
 
-def test_a_call_of_several_prompts_has_an_id_for_each() -> None:
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER] * 2)) as client:
-            answered = await complete(client, "both", prompt=[PROMPT, PROMPT])
-            status, _, message = error_of(await client.get(f"/debug/requests/{answered.json()['id']}"))
-            assert status == 404
-            assert message.endswith("allowed: both-0, both-1 and so on, one for each prompt of that call")
-            for name in ("both-0", "cmpl-both-1", "embd-both-1", "rerank-both-0"):
-                assert (await client.get(f"/debug/requests/{name}")).status_code == 200
-
-    run(scenario())
+async def test_a_call_of_several_prompts_has_an_id_for_each() -> None:
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER] * 2)) as client:
+        answered = await complete(client, "both", prompt=[PROMPT, PROMPT])
+        status, _, message = error_of(await client.get(f"/debug/requests/{answered.json()['id']}"))
+        assert status == 404
+        assert message.endswith("allowed: both-0, both-1 and so on, one for each prompt of that call")
+        for name in ("both-0", "cmpl-both-1", "embd-both-1", "rerank-both-0"):
+            assert (await client.get(f"/debug/requests/{name}")).status_code == 200
 
 
-def test_a_request_that_waits_and_one_that_failed_are_told_as_such() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
-        async with serving() as server, client_of(server) as client:
-            assert (await complete(client, "early")).status_code == 503
-            told = (await client.get("/debug/requests/early")).json()
-            assert (told["state"], told["code"]) == ("failed", ErrorCode.UNAVAILABLE)
-            assert told["first_token_s"] is None
-            assert "no decode worker" in told["message"]
-            async with (
-                worker.joined(server.grpc_port),
-                client.stream(
-                    "POST", COMPLETIONS, json={"prompt": "x", "request_id": "open", "stream": True}
-                ),
-            ):
-                await until(lambda: bool(worker.commands))
-                told = (await client.get("/debug/requests/open")).json()
-                assert (told["state"], told["code"]) == ("running", None)
-                assert told["duration_s"] == told["age_s"] > 0
-
-    run(scenario())
+async def test_a_request_that_waits_and_one_that_failed_are_told_as_such() -> None:
+    worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
+    async with serving() as server, client_of(server) as client:
+        assert (await complete(client, "early")).status_code == 503
+        told = (await client.get("/debug/requests/early")).json()
+        assert (told["state"], told["code"]) == ("failed", ErrorCode.UNAVAILABLE)
+        assert told["first_token_s"] is None
+        assert "no decode worker" in told["message"]
+        async with (
+            worker.joined(server.grpc_port),
+            client.stream("POST", COMPLETIONS, json={"prompt": "x", "request_id": "open", "stream": True}),
+        ):
+            await until(lambda: bool(worker.commands))
+            told = (await client.get("/debug/requests/open")).json()
+            assert (told["state"], told["code"]) == ("running", None)
+            assert told["duration_s"] == told["age_s"] > 0
 
 
-def test_a_key_sees_its_own_requests_and_an_operator_all() -> None:
+async def test_a_key_sees_its_own_requests_and_an_operator_all() -> None:
     async def scenario(settings: HttpSettings, *, sees_all: bool) -> None:
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:
             for key in ("ours", "theirs"):
@@ -159,68 +145,62 @@ def test_a_key_sees_its_own_requests_and_an_operator_all() -> None:
             unknown = await client.get("/debug/requests/nobody", headers=bearer("ours"))
             assert error_of(unknown)[:2] == (404, "request_id")
 
-    run(scenario(TENANTS, sees_all=False))
+    await scenario(TENANTS, sees_all=False)
     operators = HttpSettings(api_keys=TENANTS.api_keys, enable_operator_routes=True)
-    run(scenario(operators, sees_all=True))
+    await scenario(operators, sees_all=True)
 
 
-def test_the_cluster_is_told_as_the_dashboard_draws_it() -> None:
-    async def scenario() -> None:
-        prefiller, decoder = pair(answers=[ANSWER])
-        async with http_cluster(prefiller, decoder, split="always") as client:
-            await complete(client, "one")
-            report(decoder, TokenSources(num_remote=NUM_PROMPT_TOKENS))
-            await until_told(client, "/debug/requests/one")
-            told = (await client.get("/debug/cluster")).json()
-            assert (told["models"], told["is_ready"], told["num_waiting"]) == (["tiny"], True, 0)
-            assert {one["worker_id"]: one["role"] for one in told["workers"]} == {
-                "d1": "decode",
-                "p1": "prefill",
-            }
-            assert {one["state"] for one in told["workers"]} == {"ready"}
-            totals = told["totals"]
-            assert (totals["num_finished"], totals["num_failed"]) == (1, 0)
-            assert (totals["num_prompt_tokens"], totals["num_generated_tokens"]) == (NUM_PROMPT_TOKENS, 3)
-            assert (totals["num_transfers"], totals["transfer_bytes"], totals["transfer_s"]) == (
-                1,
-                4096,
-                0.25,
-            )
-            assert (totals["num_remote"], totals["num_computed"]) == (NUM_PROMPT_TOKENS, 0)
-            assert [(one["kind"], one["count"]) for one in told["placements"]] == [("split", 1)]
-            assert {"outcome": "admitted", "count": 1} in told["admissions"]
-
-    run(scenario())
+async def test_the_cluster_is_told_as_the_dashboard_draws_it() -> None:
+    prefiller, decoder = pair(answers=[ANSWER])
+    async with http_cluster(prefiller, decoder, split="always") as client:
+        await complete(client, "one")
+        report(decoder, TokenSources(num_remote=NUM_PROMPT_TOKENS))
+        await until_told(client, "/debug/requests/one")
+        told = (await client.get("/debug/cluster")).json()
+        assert (told["models"], told["is_ready"], told["num_waiting"]) == (["tiny"], True, 0)
+        assert {one["worker_id"]: one["role"] for one in told["workers"]} == {
+            "d1": "decode",
+            "p1": "prefill",
+        }
+        assert {one["state"] for one in told["workers"]} == {"ready"}
+        totals = told["totals"]
+        assert (totals["num_finished"], totals["num_failed"]) == (1, 0)
+        assert (totals["num_prompt_tokens"], totals["num_generated_tokens"]) == (NUM_PROMPT_TOKENS, 3)
+        assert (totals["num_transfers"], totals["transfer_bytes"], totals["transfer_s"]) == (
+            1,
+            4096,
+            0.25,
+        )
+        assert (totals["num_remote"], totals["num_computed"]) == (NUM_PROMPT_TOKENS, 0)
+        assert [(one["kind"], one["count"]) for one in told["placements"]] == [("split", 1)]
+        assert {"outcome": "admitted", "count": 1} in told["admissions"]
 
 
-def test_the_last_minutes_are_told_to_who_comes_later() -> None:
-    async def scenario() -> None:
-        settings = AdmissionSettings(slo=Slo(ttft_s=30.0))
-        prefiller, decoder = pair(answers=[ANSWER])
-        async with http_cluster(prefiller, decoder, split="always", admission=settings) as client:
-            for name in ("one", "two"):
-                await complete(client, name)
-            assert (await complete(client, "late", max_tokens=1, model="unknown")).status_code == 404
-            told = await history_with(client, num_samples=2)
-            assert (told["latencies"]["num_finished"], told["latencies"]["num_failed"]) == (2, 0)
-            ttft, tpot, itl, e2e = told["latencies"]["percentiles"]
-            assert [one["count"] for one in (ttft, tpot, itl, e2e)] == [2, 2, 4, 2]
-            assert 0 < ttft["p50_s"] <= ttft["p99_s"] <= 1.02 * e2e["p99_s"]
-            assert (ttft["slo_s"], ttft["share_within_slo"], ttft["is_slo_attained"]) == (30.0, 1.0, True)
-            assert e2e["slo_s"] is None
-            first, *_, last = told["samples"]
-            assert last["at_s"] - first["at_s"] == pytest.approx(told["interval_s"], abs=0.5)
-            assert sum(sample["finished_per_s"] for sample in told["samples"]) > 0
-            assert last["loads"]["kv_usage"].keys() == {"decode", "prefill"}
-            assert last["loads"]["ttft_p90_s"] == pytest.approx(ttft["p90_s"])
-            rest = (await client.get(f"/debug/history?since={first['at_s']}")).json()["samples"]
-            assert rest[0] == told["samples"][1]
-            for since in ("-1", "nan", "x"):
-                status, _, message = error_of(await client.get(f"/debug/history?since={since}"))
-                assert status == 400
-                assert "since" in message
-
-    run(scenario())
+async def test_the_last_minutes_are_told_to_who_comes_later() -> None:
+    settings = AdmissionSettings(slo=Slo(ttft_s=30.0))
+    prefiller, decoder = pair(answers=[ANSWER])
+    async with http_cluster(prefiller, decoder, split="always", admission=settings) as client:
+        for name in ("one", "two"):
+            await complete(client, name)
+        assert (await complete(client, "late", max_tokens=1, model="unknown")).status_code == 404
+        told = await history_with(client, num_samples=2)
+        assert (told["latencies"]["num_finished"], told["latencies"]["num_failed"]) == (2, 0)
+        ttft, tpot, itl, e2e = told["latencies"]["percentiles"]
+        assert [one["count"] for one in (ttft, tpot, itl, e2e)] == [2, 2, 4, 2]
+        assert 0 < ttft["p50_s"] <= ttft["p99_s"] <= 1.02 * e2e["p99_s"]
+        assert (ttft["slo_s"], ttft["share_within_slo"], ttft["is_slo_attained"]) == (30.0, 1.0, True)
+        assert e2e["slo_s"] is None
+        first, *_, last = told["samples"]
+        assert last["at_s"] - first["at_s"] == pytest.approx(told["interval_s"], abs=0.5)
+        assert sum(sample["finished_per_s"] for sample in told["samples"]) > 0
+        assert last["loads"]["kv_usage"].keys() == {"decode", "prefill"}
+        assert last["loads"]["ttft_p90_s"] == pytest.approx(ttft["p90_s"])
+        rest = (await client.get(f"/debug/history?since={first['at_s']}")).json()["samples"]
+        assert rest[0] == told["samples"][1]
+        for since in ("-1", "nan", "x"):
+            status, _, message = error_of(await client.get(f"/debug/history?since={since}"))
+            assert status == 400
+            assert "since" in message
 
 
 async def history_with(client: httpx.AsyncClient, num_samples: int) -> dict[str, Any]:
@@ -232,41 +212,35 @@ async def history_with(client: httpx.AsyncClient, num_samples: int) -> dict[str,
     return told
 
 
-def test_a_request_beyond_its_slo_is_told_as_an_outlier() -> None:
-    async def scenario() -> None:
-        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
-            await complete(client, "in time")
-            headers = {"x-request-id": "late", "x-slo-tpot-ms": "0.000001"}
-            asked = {"prompt": PROMPT, "max_tokens": 3}
-            assert (await client.post(COMPLETIONS, json=asked, headers=headers)).status_code == 200
-            late, in_time = (await client.get("/debug/requests")).json()["requests"]
-            assert in_time["outliers"] == []
-            (outlier,) = late["outliers"]
-            assert (outlier["metric"], outlier["limit"]) == ("tpot", "slo")
-            assert outlier["limit_s"] == pytest.approx(1e-9)
-            assert outlier["value_s"] == late["per_token_s"] > 0
-
-    run(scenario())
+async def test_a_request_beyond_its_slo_is_told_as_an_outlier() -> None:
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+        await complete(client, "in time")
+        headers = {"x-request-id": "late", "x-slo-tpot-ms": "0.000001"}
+        asked = {"prompt": PROMPT, "max_tokens": 3}
+        assert (await client.post(COMPLETIONS, json=asked, headers=headers)).status_code == 200
+        late, in_time = (await client.get("/debug/requests")).json()["requests"]
+        assert in_time["outliers"] == []
+        (outlier,) = late["outliers"]
+        assert (outlier["metric"], outlier["limit"]) == ("tpot", "slo")
+        assert outlier["limit_s"] == pytest.approx(1e-9)
+        assert outlier["value_s"] == late["per_token_s"] > 0
 
 
-def test_tokens_are_counted_once_and_timed_one_by_one() -> None:
-    async def scenario() -> None:
-        prefiller, decoder = pair(answers=[ANSWER])
-        async with http_cluster(prefiller, decoder, split="always") as client:
-            await complete(client, "one", max_tokens=5)
-            await complete(client, "two", max_tokens=1)
-            told = await samples(client)
-            assert told["vllm:generation_tokens_total"] == 6
-            assert told["vllm:prompt_tokens_total"] == 2 * NUM_PROMPT_TOKENS
-            assert told["vllm:inter_token_latency_seconds_count"] == 4
-            assert told["vllm:time_to_first_token_seconds_count"] == 2
-            assert told["vllm:request_queue_time_seconds_sum"] >= 1.0, "both workers said 0.5 s"
-            assert told["vllm:request_params_max_tokens_sum"] == 6
-            assert told["baton_placements_total"] == 2
-            assert told["baton_admissions_total"] == 2
-            assert told["baton_workers"] == 2
-
-    run(scenario())
+async def test_tokens_are_counted_once_and_timed_one_by_one() -> None:
+    prefiller, decoder = pair(answers=[ANSWER])
+    async with http_cluster(prefiller, decoder, split="always") as client:
+        await complete(client, "one", max_tokens=5)
+        await complete(client, "two", max_tokens=1)
+        told = await samples(client)
+        assert told["vllm:generation_tokens_total"] == 6
+        assert told["vllm:prompt_tokens_total"] == 2 * NUM_PROMPT_TOKENS
+        assert told["vllm:inter_token_latency_seconds_count"] == 4
+        assert told["vllm:time_to_first_token_seconds_count"] == 2
+        assert told["vllm:request_queue_time_seconds_sum"] >= 1.0, "both workers said 0.5 s"
+        assert told["vllm:request_params_max_tokens_sum"] == 6
+        assert told["baton_placements_total"] == 2
+        assert told["baton_admissions_total"] == 2
+        assert told["baton_workers"] == 2
 
 
 async def samples(client: httpx.AsyncClient) -> dict[str, float]:

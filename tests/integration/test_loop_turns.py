@@ -34,6 +34,7 @@ from tests.tiers import one_in
 MOST_S: Final = 0.25
 """A bound of the histogram; what holds the loop up by mistake takes seconds."""
 WITHIN_S: Final = 240.0
+pytestmark = pytest.mark.timeout(WITHIN_S)
 _BUCKET: Final = re.compile(r'baton_event_loop_turn_cpu_seconds_bucket\{le="([^"]+)"\} (\S+)')
 
 
@@ -99,33 +100,20 @@ def _turns(metrics: httpx.Response) -> dict[float, float]:
     return {float(found[1]): float(found[2]) for found in _BUCKET.finditer(metrics.text)}
 
 
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(WITHIN_S):
-            await scenario
-
-    asyncio.run(limited())
-
-
 @pytest.mark.parametrize("kind", one_in(8, HEAVIEST))
-@pytest.mark.timeout(300)
-def test_no_request_holds_up_the_loop(router: Router, kind: str) -> None:
+async def test_no_request_holds_up_the_loop(router: Router, kind: str) -> None:
     path, status, body = HEAVIEST[kind]
     data = json.dumps(body, separators=(",", ":")).encode()
+    async with heavy_cluster(router) as client:
 
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client:
+        async def ask() -> None:
+            async with client.stream("POST", path, content=data) as response:
+                told = await response.aread() if response.status_code >= 400 else b""
+                assert response.status_code == status, told
+                async for _ in response.aiter_raw() if not told else _nothing():
+                    pass
 
-            async def ask() -> None:
-                async with client.stream("POST", path, content=data) as response:
-                    told = await response.aread() if response.status_code >= 400 else b""
-                    assert response.status_code == status, told
-                    async for _ in response.aiter_raw() if not told else _nothing():
-                        pass
-
-            assert await longest_turn_s(client, ask) <= MOST_S
-
-    run(scenario())
+        assert await longest_turn_s(client, ask) <= MOST_S
 
 
 async def _nothing() -> AsyncIterator[bytes]:
@@ -134,70 +122,53 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("kind", one_in(4, HEAVIEST_CALLS))
-@pytest.mark.timeout(300)
-def test_no_call_holds_up_the_loop(router: Router, kind: str) -> None:
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
+async def test_no_call_holds_up_the_loop(router: Router, kind: str) -> None:
+    async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
 
-            async def ask() -> None:
-                async for _ in BatonStub(channel).Generate(HEAVIEST_CALLS[kind], timeout=WITHIN_S):
-                    pass
+        async def ask() -> None:
+            async for _ in BatonStub(channel).Generate(HEAVIEST_CALLS[kind], timeout=WITHIN_S):
+                pass
 
-            assert await longest_turn_s(client, ask) <= MOST_S
-
-    run(scenario())
+        assert await longest_turn_s(client, ask) <= MOST_S
 
 
-@pytest.mark.timeout(300)
-def test_tokens_and_texts_over_grpc_hold_up_nobody(router: Router) -> None:
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
-            stub = BatonStub(channel)
+async def test_tokens_and_texts_over_grpc_hold_up_nobody(router: Router) -> None:
+    async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
+        stub = BatonStub(channel)
 
-            async def convert() -> None:
-                made = await stub.Tokenize(pb.TokenizeRequest(text="word " * 400_000), timeout=WITHIN_S)
-                ids = made.token_ids[: 2**19]
-                await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=WITHIN_S)
+        async def convert() -> None:
+            made = await stub.Tokenize(pb.TokenizeRequest(text="word " * 400_000), timeout=WITHIN_S)
+            ids = made.token_ids[: 2**19]
+            await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=WITHIN_S)
 
-            assert await longest_turn_s(client, convert) <= MOST_S
-
-    run(scenario())
+        assert await longest_turn_s(client, convert) <= MOST_S
 
 
-@pytest.mark.timeout(300)
-def test_what_operators_ask_after_many_requests_holds_up_nobody(router: Router) -> None:
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client:
-            for _ in range(2):
-                body = {"prompt": ["a"] * 1024, "max_tokens": 2}
-                (await client.post("/v1/completions", json=body)).raise_for_status()
+async def test_what_operators_ask_after_many_requests_holds_up_nobody(router: Router) -> None:
+    async with heavy_cluster(router) as client:
+        for _ in range(2):
+            body = {"prompt": ["a"] * 1024, "max_tokens": 2}
+            (await client.post("/v1/completions", json=body)).raise_for_status()
 
-            async def ask() -> None:
-                paths = ("/debug/requests?limit=256", "/debug/cluster", "/debug/history", "/openapi.json")
-                for path in paths:
-                    (await client.get(path)).raise_for_status()
+        async def ask() -> None:
+            paths = ("/debug/requests?limit=256", "/debug/cluster", "/debug/history", "/openapi.json")
+            for path in paths:
+                (await client.get(path)).raise_for_status()
 
-            assert await longest_turn_s(client, ask) <= MOST_S
-
-    run(scenario())
+        assert await longest_turn_s(client, ask) <= MOST_S
 
 
-@pytest.mark.timeout(300)
-def test_forty_large_bodies_at_once_leave_little_behind(router: Router) -> None:
+async def test_forty_large_bodies_at_once_leave_little_behind(router: Router) -> None:
     data = json.dumps({"prompt": [100 + place % 899 for place in range(830_000)]}).encode()
+    async with heavy_cluster(router) as client:
 
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client:
+        async def ask() -> None:
+            response = await client.post("/v1/completions", content=data)
+            assert response.status_code in (400, 503), response.text
 
-            async def ask() -> None:
-                response = await client.post("/v1/completions", content=data)
-                assert response.status_code in (400, 503), response.text
-
-            before = _resident_bytes(await client.get("/metrics"))
-            await asyncio.gather(*(ask() for _ in range(40)))
-            assert _resident_bytes(await client.get("/metrics")) - before < 400 * 2**20
-
-    run(scenario())
+        before = _resident_bytes(await client.get("/metrics"))
+        await asyncio.gather(*(ask() for _ in range(40)))
+        assert _resident_bytes(await client.get("/metrics")) - before < 400 * 2**20
 
 
 def _resident_bytes(metrics: httpx.Response) -> float:
@@ -206,18 +177,14 @@ def _resident_bytes(metrics: httpx.Response) -> float:
     return float(found[1])
 
 
-@pytest.mark.timeout(300)
-def test_a_client_that_leaves_with_1024_prompts_holds_up_nobody(router: Router) -> None:
-    async def scenario() -> None:
-        async with heavy_cluster(router) as client:
+async def test_a_client_that_leaves_with_1024_prompts_holds_up_nobody(router: Router) -> None:
+    async with heavy_cluster(router) as client:
 
-            async def leave() -> None:
-                body = {"prompt": ["a"] * 1024, "max_tokens": 60, "stream": True}
-                async with client.stream("POST", "/v1/completions", json=body) as response:
-                    await anext(response.aiter_raw())
-                while (await client.get("/load")).json()["server_load"]:  # noqa: ASYNC110 (of another process)
-                    await asyncio.sleep(0.05)
+        async def leave() -> None:
+            body = {"prompt": ["a"] * 1024, "max_tokens": 60, "stream": True}
+            async with client.stream("POST", "/v1/completions", json=body) as response:
+                await anext(response.aiter_raw())
+            while (await client.get("/load")).json()["server_load"]:  # noqa: ASYNC110 (of another process)
+                await asyncio.sleep(0.05)
 
-            assert await longest_turn_s(client, leave) <= MOST_S
-
-    run(scenario())
+        assert await longest_turn_s(client, leave) <= MOST_S

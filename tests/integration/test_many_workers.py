@@ -11,7 +11,7 @@ from baton import LLM, CompletionOutput
 from baton_core.sessions.router_messages import FirstToken, TokenBatch
 from baton_core.sessions.worker_info import Role
 from tests.e2e.calls import answer, draw_prompt, greedy
-from tests.integration.router_cluster import MODEL, run
+from tests.integration.router_cluster import MODEL
 from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import Cluster, Said, made, refusal_of, routing, working
 
@@ -35,69 +35,59 @@ async def ask_for(cluster: Cluster, number: int) -> list[CompletionOutput]:
 
 
 @pytest.mark.exhaustive
-def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
+async def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
     said: Said, expected: list[list[CompletionOutput]]
 ) -> None:
     names = {"p1": Role.PREFILL, "p2": Role.PREFILL, "d1": Role.DECODE, "d2": Role.DECODE, "m1": Role.MIXED}
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(routing(said, split="always"))
-            for name, role in names.items():
-                await stack.enter_async_context(working(role, cluster.port, name=name))
-            await cluster.wait_for_idle(*names)
-            outputs = await asyncio.gather(*(ask_for(cluster, number) for number in range(NUM_REQUESTS)))
-            assert outputs == expected
-            await cluster.wait_for_idle(*names)
-
-    run(scenario())
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(routing(said, split="always"))
+        for name, role in names.items():
+            await stack.enter_async_context(working(role, cluster.port, name=name))
+        await cluster.wait_for_idle(*names)
+        outputs = await asyncio.gather(*(ask_for(cluster, number) for number in range(NUM_REQUESTS)))
+        assert outputs == expected
+        await cluster.wait_for_idle(*names)
     assert said.workers_that_said(FirstToken) >= {"p1", "p2"}, "one prefill worker did everything"
     assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "one decode worker did everything"
 
 
-def test_workers_join_and_leave_under_load(said: Said, expected: list[list[CompletionOutput]]) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(routing(said))
-            leaving = AsyncExitStack()
-            for name, role in (("p1", Role.PREFILL), ("d1", Role.DECODE)):
-                await leaving.enter_async_context(working(role, cluster.port, name=name))
-            await cluster.wait_for_idle("p1", "d1")
-            first = [asyncio.create_task(ask_for(cluster, number)) for number in range(24)]
-            for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
-                await stack.enter_async_context(working(role, cluster.port, name=name))
-            await until(lambda: {"p2", "d2"} <= said.loads.keys())
-            second = [asyncio.create_task(ask_for(cluster, number)) for number in range(24, 48)]
-            assert await asyncio.gather(*first, *second) == expected[:48]
-            assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "a worker that joined got nothing"
+async def test_workers_join_and_leave_under_load(said: Said, expected: list[list[CompletionOutput]]) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(routing(said))
+        leaving = AsyncExitStack()
+        for name, role in (("p1", Role.PREFILL), ("d1", Role.DECODE)):
+            await leaving.enter_async_context(working(role, cluster.port, name=name))
+        await cluster.wait_for_idle("p1", "d1")
+        first = [asyncio.create_task(ask_for(cluster, number)) for number in range(24)]
+        for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+            await stack.enter_async_context(working(role, cluster.port, name=name))
+        await until(lambda: {"p2", "d2"} <= said.loads.keys())
+        second = [asyncio.create_task(ask_for(cluster, number)) for number in range(24, 48)]
+        assert await asyncio.gather(*first, *second) == expected[:48]
+        assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "a worker that joined got nothing"
 
-            third = [asyncio.create_task(ask_for(cluster, number)) for number in range(48, 56)]
-            await leaving.aclose()
-            assert await asyncio.gather(*third) == expected[48:56]
-            await cluster.wait_for_idle("p2", "d2")
-            fourth = await asyncio.gather(*(ask_for(cluster, number) for number in range(56, NUM_REQUESTS)))
-            assert fourth == expected[56:]
-            await cluster.wait_for_idle("p2", "d2")
-
-    run(scenario())
+        third = [asyncio.create_task(ask_for(cluster, number)) for number in range(48, 56)]
+        await leaving.aclose()
+        assert await asyncio.gather(*third) == expected[48:56]
+        await cluster.wait_for_idle("p2", "d2")
+        fourth = await asyncio.gather(*(ask_for(cluster, number) for number in range(56, NUM_REQUESTS)))
+        assert fourth == expected[56:]
+        await cluster.wait_for_idle("p2", "d2")
 
 
-def test_a_worker_that_does_not_fit_is_refused_with_the_reason_and_disturbs_nobody(
+async def test_a_worker_that_does_not_fit_is_refused_with_the_reason_and_disturbs_nobody(
     said: Said, expected: list[list[CompletionOutput]]
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            routing(said) as cluster,
-            working(Role.PREFILL, cluster.port),
-            working(Role.DECODE, cluster.port),
-        ):
-            await cluster.wait_for_idle("prefill", "decode")
-            asked = [asyncio.create_task(ask_for(cluster, number)) for number in range(4)]
-            async with made(Role.DECODE, cluster.port, name="other", block_size=16) as (worker, _):
-                refusal = await refusal_of(worker)
-                assert "block_size is 16; allowed: 32, as in the work" in refusal
-            await asyncio.gather(*asked)
-            assert [task.result() for task in asked] == expected[:4]
-            await cluster.wait_for_idle("prefill", "decode")
-
-    run(scenario())
+    async with (
+        routing(said) as cluster,
+        working(Role.PREFILL, cluster.port),
+        working(Role.DECODE, cluster.port),
+    ):
+        await cluster.wait_for_idle("prefill", "decode")
+        asked = [asyncio.create_task(ask_for(cluster, number)) for number in range(4)]
+        async with made(Role.DECODE, cluster.port, name="other", block_size=16) as (worker, _):
+            refusal = await refusal_of(worker)
+            assert "block_size is 16; allowed: 32, as in the work" in refusal
+        await asyncio.gather(*asked)
+        assert [task.result() for task in asked] == expected[:4]
+        await cluster.wait_for_idle("prefill", "decode")

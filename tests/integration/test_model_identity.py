@@ -21,7 +21,7 @@ from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
 from baton_router.main import RouterServer
 from tests.integration.controlled_cluster import operated
-from tests.integration.router_cluster import MODEL, run, serving
+from tests.integration.router_cluster import MODEL, serving
 from tests.integration.scripted_worker import until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.integration.worker_cluster import KV_CACHE_BYTES, eventually, made, working
@@ -95,7 +95,7 @@ async def joining(server: RouterServer, name: str = "first", **settings: Any) ->
          "eos_token_ids is (0, 2, 5); allowed: (0, 2)"),
     ],
 )  # fmt: skip
-def test_a_router_takes_no_worker_whose_folder_is_of_another_model(
+async def test_a_router_takes_no_worker_whose_folder_is_of_another_model(
     file: str,
     change: Callable[[dict[str, Any]], None],
     error: str | None,
@@ -103,43 +103,31 @@ def test_a_router_takes_no_worker_whose_folder_is_of_another_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     change_json(folder / file, change)
-
-    async def scenario() -> None:
-        async with serving() as server:
-            if error is None:  # config.json names the other token
-                async with joining(server, engine={"model": str(folder)}):
-                    return
-            message = await refusal(server.grpc_port, engine={"model": str(folder)})
-            assert message.startswith(error)
-            assert message.endswith(", as in the router's model folder")
-            refused = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-            assert f"worker 'stranger' is refused: {message}" in refused
-
-    run(scenario())
+    async with serving() as server:
+        if error is None:  # config.json names the other token
+            async with joining(server, engine={"model": str(folder)}):
+                return
+        message = await refusal(server.grpc_port, engine={"model": str(folder)})
+        assert message.startswith(error)
+        assert message.endswith(", as in the router's model folder")
+        refused = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert f"worker 'stranger' is refused: {message}" in refused
 
 
-def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
+async def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
     other = make_model(tmp_path / "other", "llama")
-
-    async def scenario() -> None:
-        async with serving() as server:
-            message = await refusal(server.grpc_port, engine={"model": str(other)})
-            assert "; allowed: " in message
-            assert message.startswith("config.")
-
-    run(scenario())
+    async with serving() as server:
+        message = await refusal(server.grpc_port, engine={"model": str(other)})
+        assert "; allowed: " in message
+        assert message.startswith("config.")
 
 
-def test_one_changed_byte_of_a_weight_keeps_a_worker_from_the_others(folder: Path) -> None:
+async def test_one_changed_byte_of_a_weight_keeps_a_worker_from_the_others(folder: Path) -> None:
     change_byte(folder / "model.safetensors")
-
-    async def scenario() -> None:
-        async with serving() as server, joining(server):
-            message = await refusal(server.grpc_port, engine={"model": str(folder)})
-            assert message.startswith("weights is '")
-            assert message.endswith("as in the workers already registered; the same weight files")
-
-    run(scenario())
+    async with serving() as server, joining(server):
+        message = await refusal(server.grpc_port, engine={"model": str(folder)})
+        assert message.startswith("weights is '")
+        assert message.endswith("as in the workers already registered; the same weight files")
 
 
 OTHERS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
@@ -155,16 +143,13 @@ OTHERS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 """Settings of a worker, and the beginning of the refusal."""
 
 
-def test_a_worker_with_another_setting_that_decides_tokens_is_refused() -> None:
-    async def scenario() -> None:
-        async with serving() as server, joining(server):
-            for settings, error in OTHERS:
-                assert (await refusal(server.grpc_port, **settings)).startswith(error)
-
-    run(scenario())
+async def test_a_worker_with_another_setting_that_decides_tokens_is_refused() -> None:
+    async with serving() as server, joining(server):
+        for settings, error in OTHERS:
+            assert (await refusal(server.grpc_port, **settings)).startswith(error)
 
 
-def test_the_same_model_in_a_folder_that_is_named_and_written_otherwise_joins(folder: Path) -> None:
+async def test_the_same_model_in_a_folder_that_is_named_and_written_otherwise_joins(folder: Path) -> None:
     for path in folder.glob("*.json"):
         values = json.loads(path.read_text())
         path.write_text(json.dumps(dict(reversed(values.items())), indent=4))
@@ -181,37 +166,26 @@ def test_the_same_model_in_a_folder_that_is_named_and_written_otherwise_joins(fo
     save_file(load_file(path), path, {"format": "pt", "revision": "2"})
     cache = KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES, max_model_len=512)
     short = {"model": str(folder.rename(folder.parent / "renamed")), "kv_cache": cache}
-
-    async def scenario() -> None:
-        async with serving() as server, joining(server), joining(server, name="second", engine=short):
-            lengths = [info.max_model_len for info, _ in server._router.fleet.workers()]
-            assert lengths == [2048, 512]
-
-    run(scenario())
+    async with serving() as server, joining(server), joining(server, name="second", engine=short):
+        lengths = [info.max_model_len for info, _ in server._router.fleet.workers()]
+        assert lengths == [2048, 512]
 
 
-def test_quantized_workers_join_a_router_of_the_model_they_quantize() -> None:
-    async def scenario() -> None:
-        async with serving() as server, joining(server, engine={"quantization": "int8"}):
-            pass
-
-    run(scenario())
+async def test_quantized_workers_join_a_router_of_the_model_they_quantize() -> None:
+    async with serving() as server, joining(server, engine={"quantization": "int8"}):
+        pass
 
 
-def test_a_tokenizer_that_an_operator_chooses_is_not_compared(
+async def test_a_tokenizer_that_an_operator_chooses_is_not_compared(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change_json(folder / "tokenizer.json", swap_two_tokens)
-
-    async def scenario() -> None:
-        async with serving(tokenizer=str(folder)) as server:
-            async with joining(server):
-                assert "worker first has another tokenizer than --tokenizer names" in caplog.text
-            caplog.clear()
-        async with serving(tokenizer=str(folder)) as server, joining(server, tokenizer=str(folder)):
-            assert "another tokenizer" not in caplog.text
-
-    run(scenario())
+    async with serving(tokenizer=str(folder)) as server:
+        async with joining(server):
+            assert "worker first has another tokenizer than --tokenizer names" in caplog.text
+        caplog.clear()
+    async with serving(tokenizer=str(folder)) as server, joining(server, tokenizer=str(folder)):
+        assert "another tokenizer" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["weights", "config.rms_norm_eps", "eos_token_ids"])
@@ -241,63 +215,52 @@ def test_an_engine_wakes_up_with_the_model_alone_that_it_fell_asleep_with(tmp_pa
         assert after.outputs[0].token_ids == before.outputs[0].token_ids
 
 
-def test_a_worker_whose_weights_are_others_by_now_sleeps_on_and_says_so(folder: Path) -> None:
-    async def scenario() -> None:
-        async with operated(split="never", engine={"model": str(folder)}) as site:
-            expected, _ = await site.generate()
-            await eventually(site.has_settled)
-            assert (await site.http.post("/sleep?level=2")).status_code == 200
-            change_byte(folder / "model.safetensors")
-            response = await site.http.post("/wake_up")
-            assert response.status_code == 409
-            assert "weights is '" in response.text
-            assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
-            change_byte(folder / "model.safetensors")
-            assert (await site.http.post("/wake_up")).status_code == 200
-            assert (await site.generate())[0] == expected
-
-    run(scenario())
+async def test_a_worker_whose_weights_are_others_by_now_sleeps_on_and_says_so(folder: Path) -> None:
+    async with operated(split="never", engine={"model": str(folder)}) as site:
+        expected, _ = await site.generate()
+        await eventually(site.has_settled)
+        assert (await site.http.post("/sleep?level=2")).status_code == 200
+        change_byte(folder / "model.safetensors")
+        response = await site.http.post("/wake_up")
+        assert response.status_code == 409
+        assert "weights is '" in response.text
+        assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        change_byte(folder / "model.safetensors")
+        assert (await site.http.post("/wake_up")).status_code == 200
+        assert (await site.generate())[0] == expected
 
 
-def test_a_router_of_another_model_costs_the_others_none_of_their_workers(
+async def test_a_router_of_another_model_costs_the_others_none_of_their_workers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     change_json(folder / "config.json", lambda values: values.update(rms_norm_eps=1e-6))
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving())
-            others = await stack.enter_async_context(AsyncExitStack())
-            stranger = await others.enter_async_context(serving(model=str(folder)))
-            settings = {"also": (stranger.grpc_port,)}
-            worker, _ = await stack.enter_async_context(made(Role.MIXED, server.grpc_port, **settings))
-            running = asyncio.create_task(worker.run())
-            told = f"router 127.0.0.1:{stranger.grpc_port} refuses this worker"
-            await until(lambda: told in caplog.text or running.done(), JOINED_WITHIN_S)
-            await until(lambda: server._router.is_ready or running.done(), JOINED_WITHIN_S)
-            assert server._router.is_ready
-            assert not stranger._router.fleet.workers()
-            await others.aclose()
-            right = await stack.enter_async_context(serving(grpc_port=stranger.grpc_port))
-            await until(lambda: right._router.is_ready or running.done(), JOINED_WITHIN_S)
-            assert right._router.is_ready
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    run(scenario())
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving())
+        others = await stack.enter_async_context(AsyncExitStack())
+        stranger = await others.enter_async_context(serving(model=str(folder)))
+        settings = {"also": (stranger.grpc_port,)}
+        worker, _ = await stack.enter_async_context(made(Role.MIXED, server.grpc_port, **settings))
+        running = asyncio.create_task(worker.run())
+        told = f"router 127.0.0.1:{stranger.grpc_port} refuses this worker"
+        await until(lambda: told in caplog.text or running.done(), JOINED_WITHIN_S)
+        await until(lambda: server._router.is_ready or running.done(), JOINED_WITHIN_S)
+        assert server._router.is_ready
+        assert not stranger._router.fleet.workers()
+        await others.aclose()
+        right = await stack.enter_async_context(serving(grpc_port=stranger.grpc_port))
+        await until(lambda: right._router.is_ready or running.done(), JOINED_WITHIN_S)
+        assert right._router.is_ready
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_worker_that_every_router_rejects_ends_with_the_reason(folder: Path) -> None:
+async def test_a_worker_that_every_router_rejects_ends_with_the_reason(folder: Path) -> None:
     change_json(folder / "config.json", lambda values: values.update(rms_norm_eps=1e-6))
-
-    async def scenario() -> None:
-        async with serving() as server, serving() as other:
-            engine = {"model": str(folder)}
-            async with made(Role.MIXED, server.grpc_port, also=(other.grpc_port,), engine=engine) as (
-                worker,
-                _,
-            ):
-                with pytest.raises(IncompatibleWorkerError, match=r"config\.rms_norm_eps"):
-                    await asyncio.wait_for(worker.run(), JOINED_WITHIN_S)
-
-    run(scenario())
+    async with serving() as server, serving() as other:
+        engine = {"model": str(folder)}
+        async with made(Role.MIXED, server.grpc_port, also=(other.grpc_port,), engine=engine) as (
+            worker,
+            _,
+        ):
+            with pytest.raises(IncompatibleWorkerError, match=r"config\.rms_norm_eps"):
+                await asyncio.wait_for(worker.run(), JOINED_WITHIN_S)

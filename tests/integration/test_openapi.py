@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import jsonschema
@@ -9,7 +10,6 @@ import pytest
 
 from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import http_cluster
-from tests.integration.router_cluster import run
 
 OPERATION_IDS = {
     "GET /": "showChatPage",
@@ -81,14 +81,11 @@ OPERATION_IDS = {
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    described: dict[str, Any] = {}
-
-    async def scenario() -> None:
+    async def described() -> Any:
         async with http_cluster(http=HttpSettings(enable_operator_routes=True)) as client:
-            described.update((await client.get("/openapi.json")).json())
+            return (await client.get("/openapi.json")).json()
 
-    run(scenario())
-    return described
+    return asyncio.run(described())
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,6 @@ from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.core.flow.token_stream import TokenStream
 from tests.e2e.calls import answer, draw_prompt
-from tests.integration.router_cluster import run
 from tests.integration.worker_cluster import Cluster, Gate, Said, routing, working
 
 MAX_TOKENS = 24
@@ -53,7 +52,7 @@ def num_said(said: Said, request_id: str, index: int) -> int:
 
 
 @pytest.mark.parametrize("roles", [(Role.MIXED,), (Role.PREFILL, Role.DECODE)], ids=["alone", "split"])
-def test_a_stop_string_costs_at_most_two_steps(
+async def test_a_stop_string_costs_at_most_two_steps(
     roles: tuple[Role, ...], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams: list[TokenStream] = []
@@ -64,25 +63,21 @@ def test_a_stop_string_costs_at_most_two_steps(
         streams.append(stream)
 
     monkeypatch.setattr(TokenStream, "__init__", keep)
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            split = "always" if len(roles) > 1 else "never"
-            cluster = await stack.enter_async_context(routing(said, split=split))
-            for role in roles:
-                worker = working(role, cluster.port, gate=SlowGate(cluster), async_scheduling=len(roles) == 1)
-                await stack.enter_async_context(worker)
-            await cluster.wait_for_idle(*roles)
-            free, _ = answer([event async for event in cluster.ask("free", PROMPT, SamplingParams(**PARAMS))])
-            middle = free[0].text[len(free[0].text) // 3 :][:6]
-            assert middle not in free[1].text, "the other sequence has to go on"
-            params = SamplingParams(**PARAMS, stop=(middle,))
-            shown, end = answer([event async for event in cluster.ask("stopped", PROMPT, params)])
-            assert [part.stop_reason for part in shown] == [middle, None]
-            assert shown[0].text == free[0].text[: free[0].text.index(middle)]
-            num_wasted = num_said(said, "stopped", 0) - len(shown[0].token_ids)
-            assert streams[-1].num_wasted_tokens == num_wasted <= 2
-            assert end.usage.completion_tokens == len(shown[0].token_ids) + MAX_TOKENS
-            await cluster.wait_for_idle(*roles)
-
-    run(scenario())
+    async with AsyncExitStack() as stack:
+        split = "always" if len(roles) > 1 else "never"
+        cluster = await stack.enter_async_context(routing(said, split=split))
+        for role in roles:
+            worker = working(role, cluster.port, gate=SlowGate(cluster), async_scheduling=len(roles) == 1)
+            await stack.enter_async_context(worker)
+        await cluster.wait_for_idle(*roles)
+        free, _ = answer([event async for event in cluster.ask("free", PROMPT, SamplingParams(**PARAMS))])
+        middle = free[0].text[len(free[0].text) // 3 :][:6]
+        assert middle not in free[1].text, "the other sequence has to go on"
+        params = SamplingParams(**PARAMS, stop=(middle,))
+        shown, end = answer([event async for event in cluster.ask("stopped", PROMPT, params)])
+        assert [part.stop_reason for part in shown] == [middle, None]
+        assert shown[0].text == free[0].text[: free[0].text.index(middle)]
+        num_wasted = num_said(said, "stopped", 0) - len(shown[0].token_ids)
+        assert streams[-1].num_wasted_tokens == num_wasted <= 2
+        assert end.usage.completion_tokens == len(shown[0].token_ids) + MAX_TOKENS
+        await cluster.wait_for_idle(*roles)

@@ -5,7 +5,6 @@ Names of unknown fields are no text: they are logged once each.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.requests.request_limits import RequestLimits
 from baton_service.tracing import TracingSettings
 from tests.integration.http_router import client_of, http_cluster
-from tests.integration.router_cluster import run, serving
+from tests.integration.router_cluster import serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.integration.worker_cluster import working
 from tests.otlp_receiver import OtlpReceiver, receiving
@@ -87,26 +86,22 @@ async def ask_over_grpc(stub: BatonStub) -> None:
             [event async for event in stub.Generate(refused)]
 
 
-def test_no_text_of_a_request_is_in_a_log_line_or_a_span(
+async def test_no_text_of_a_request_is_in_a_log_line_or_a_span(
     receiver: OtlpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(
-                serving(
-                    tracing=TracingSettings(endpoint=f"http://{receiver.address}"),
-                    limits=RequestLimits(trust_request_chat_template=True),
-                )
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            serving(
+                tracing=TracingSettings(endpoint=f"http://{receiver.address}"),
+                limits=RequestLimits(trust_request_chat_template=True),
             )
-            await stack.enter_async_context(working(Role.MIXED, server.grpc_port))
-            await until(lambda: server._router.is_ready)
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
-            await ask_over_http(await stack.enter_async_context(client_of(server)))
-            await ask_over_grpc(BatonStub(await stack.enter_async_context(channel)))
-
-    asyncio.run(scenario())
+        )
+        await stack.enter_async_context(working(Role.MIXED, server.grpc_port))
+        await until(lambda: server._router.is_ready)
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+        await ask_over_http(await stack.enter_async_context(client_of(server)))
+        await ask_over_grpc(BatonStub(await stack.enter_async_context(channel)))
     roots = [span for span in receiver.spans if span.name == "llm_request"]
     assert len(roots) == len(SERVED) - 1 + 2  # all but the one that only tokenizes, and those over gRPC
     assert SECRET not in repr(receiver.spans)
@@ -132,17 +127,13 @@ class Refusing(ScriptedWorker):
         """Send nothing more."""
 
 
-def test_a_workers_refusal_is_quoted_to_the_client_and_not_in_the_log(
+async def test_a_workers_refusal_is_quoted_to_the_client_and_not_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-
-    async def scenario() -> None:
-        async with http_cluster(Refusing("w1")) as client:
-            response = await client.post(COMPLETIONS, json={"prompt": "x", **SHORT})
-            assert response.status_code == 400
-            assert SECRET in response.text
-
-    run(scenario())
+    async with http_cluster(Refusing("w1")) as client:
+        response = await client.post(COMPLETIONS, json={"prompt": "x", **SHORT})
+        assert response.status_code == 400
+        assert SECRET in response.text
     assert "ended as invalid_request: structured_outputs.json is invalid" in caplog.messages
     assert SECRET not in caplog.text

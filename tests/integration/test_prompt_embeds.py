@@ -21,7 +21,7 @@ from baton_core.sessions.worker_info import Role
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.prompts import TokenIds
 from tests.integration.http_router import chunks_of, client_of, error_of
-from tests.integration.router_cluster import MODEL, PROMPT, TOKENIZER, run, serving
+from tests.integration.router_cluster import MODEL, PROMPT, TOKENIZER, serving
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.integration.worker_cluster import working
 from tests.models import make_model, make_prompt
@@ -152,25 +152,25 @@ def rows_of(text: str) -> Tensor:
     return table[list(TOKENIZER.encode(text, add_special_tokens=False))]
 
 
-def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> None:
-    async def scenario() -> None:
-        limits = RequestLimits(enable_prompt_embeds=True)
-        async with (
-            serving(limits=limits) as server,
-            working(Role.MIXED, server.grpc_port),
-            client_of(server) as client,
-        ):
-            while (await client.get("/health")).status_code != 200:
-                pass
-            asked = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
-            rows = rows_of(PROMPT)
-            files = [encoded(torch_file(rows)), encoded(safetensors_file(prompt_embeds=rows))]
+async def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> None:
+    limits = RequestLimits(enable_prompt_embeds=True)
+    async with (
+        serving(limits=limits) as server,
+        working(Role.MIXED, server.grpc_port),
+        client_of(server) as client,
+    ):
+        while (await client.get("/health")).status_code != 200:
+            pass
+        asked = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+        rows = rows_of(PROMPT)
+        files = [encoded(torch_file(rows)), encoded(safetensors_file(prompt_embeds=rows))]
 
-            async def texts(**body: Any) -> list[str]:
-                response = await client.post("/v1/completions", json={**asked, **body})
-                assert response.status_code == 200, response.text
-                return [choice["text"] for choice in response.json()["choices"]]
+        async def texts(**body: Any) -> list[str]:
+            response = await client.post("/v1/completions", json={**asked, **body})
+            assert response.status_code == 200, response.text
+            return [choice["text"] for choice in response.json()["choices"]]
 
+<<<<<<< HEAD
             (plain,), (other,) = await texts(prompt=PROMPT), await texts(prompt="Once")
             assert await texts(prompt_embeds=files[0]) == [plain]
             assert await texts(prompt="Once", prompt_embeds=files) == [plain, plain, other]
@@ -191,18 +191,36 @@ def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> None:
             assert error_of(response)[:2] == (400, "prompt_embeds")
             response = await client.post("/v1/completions/render", json={**asked, "prompt_embeds": files[0]})
             assert error_of(response)[:2] == (400, "prompt_embeds")
+=======
+        (plain,), (other,) = await texts(prompt=PROMPT), await texts(prompt="Once")
+        assert await texts(prompt_embeds=files[0]) == [plain]
+        assert await texts(prompt="Once", prompt_embeds=files) == [plain, plain, other]
+        body = {**asked, "prompt_embeds": files[0], "prompt": None, "stream": True}
+        chunks = chunks_of((await client.post("/v1/completions", json=body)).text)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == plain
+        wrong = encoded(torch_file(rows[:, 1:].contiguous()))
+        for field, given in {
+            "prompt_embeds": {"prompt_embeds": "AAAA"},
+            "prompt_embeds shape": {"prompt_embeds": wrong},
+            "echo": {"prompt_embeds": files, "echo": True},
+            "prompt_logprobs": {"prompt_embeds": files, "prompt_logprobs": 1},
+            "truncate_prompt_tokens": {"prompt_embeds": files, "truncate_prompt_tokens": 1},
+        }.items():
+            response = await client.post("/v1/completions", json={**asked, **given})
+            assert error_of(response)[:2] == (400, field)
+        response = await client.post("/v1/completions/render", json={**asked, "prompt_embeds": files[0]})
+        assert error_of(response)[:2] == (400, "prompt_embeds")
+>>>>>>> 2146bd58 (Integration tests are coroutines, where they ran one)
 
-            async def answer(*content: dict[str, str]) -> tuple[int, Any]:
-                chat = {**asked, "messages": [{"role": "user", "content": list(content)}]}
-                response = await client.post("/v1/chat/completions", json=chat)
-                return response.status_code, response.json()
+        async def answer(*content: dict[str, str]) -> tuple[int, Any]:
+            chat = {**asked, "messages": [{"role": "user", "content": list(content)}]}
+            response = await client.post("/v1/chat/completions", json=chat)
+            return response.status_code, response.json()
 
-            question = {"type": "text", "text": "Say it."}
-            words = {"type": "prompt_embeds", "data": encoded(torch_file(rows_of("Tell me")))}
-            status, told = await answer({"type": "text", "text": "Tell me"}, question)
-            assert status == 200
-            assert (await answer(words, question))[1]["choices"] == told["choices"]
-            status, error = await answer(question, {**words, "data": "AAAA"})
-            assert (status, error["error"]["param"]) == (400, "messages[0].content[1].data")
-
-    run(scenario())
+        question = {"type": "text", "text": "Say it."}
+        words = {"type": "prompt_embeds", "data": encoded(torch_file(rows_of("Tell me")))}
+        status, told = await answer({"type": "text", "text": "Tell me"}, question)
+        assert status == 200
+        assert (await answer(words, question))[1]["choices"] == told["choices"]
+        status, error = await answer(question, {**words, "data": "AAAA"})
+        assert (status, error["error"]["param"]) == (400, "messages[0].content[1].data")

@@ -40,40 +40,34 @@ async def ping(settings: RedisSettings) -> bool:
         ),
     ],
 )
-def test_password_and_user_of_the_url_are_honoured(
+async def test_password_and_user_of_the_url_are_honoured(
     options: Sequence[str], login: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path, options=options, login=login) as server:
-            assert await ping(server.settings())
-            with pytest.raises(exceptions.AuthenticationError):
-                await ping(RedisSettings(url=f"redis://127.0.0.1:{server.port}"))
-
-    asyncio.run(scenario())
+    async with redis_server(tmp_path, options=options, login=login) as server:
+        assert await ping(server.settings())
+        with pytest.raises(exceptions.AuthenticationError):
+            await ping(RedisSettings(url=f"redis://127.0.0.1:{server.port}"))
 
 
 @needs_openssl
-def test_tls_is_spoken_with_who_has_a_certificate_that_the_url_trusts(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(
-            tmp_path,
-            options=_tls_options(tmp_path),
-            scheme="rediss",
-            query=f"?ssl_ca_certs={tmp_path}/cert.pem",
-        ) as server:
-            assert await ping(server.settings())
-            with pytest.raises(exceptions.ConnectionError, match="certificate verify failed"):
-                await ping(RedisSettings(url=f"rediss://127.0.0.1:{server.port}"))
-            with pytest.raises(exceptions.ConnectionError):
-                await ping(RedisSettings(url=f"redis://127.0.0.1:{server.port}"))
-
-    asyncio.run(scenario())
+async def test_tls_is_spoken_with_who_has_a_certificate_that_the_url_trusts(tmp_path: Path) -> None:
+    async with redis_server(
+        tmp_path,
+        options=_tls_options(tmp_path),
+        scheme="rediss",
+        query=f"?ssl_ca_certs={tmp_path}/cert.pem",
+    ) as server:
+        assert await ping(server.settings())
+        with pytest.raises(exceptions.ConnectionError, match="certificate verify failed"):
+            await ping(RedisSettings(url=f"rediss://127.0.0.1:{server.port}"))
+        with pytest.raises(exceptions.ConnectionError):
+            await ping(RedisSettings(url=f"redis://127.0.0.1:{server.port}"))
 
 
-def test_a_wrong_password_is_logged_without_it_and_tried_again(
+async def test_a_wrong_password_is_logged_without_it_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.INFO):
         async with redis_server(tmp_path, options=("--requirepass", "right"), login=":right@") as server:
             url = f"redis://:wr0ng@127.0.0.1:{server.port}"
             link = RedisLink(RedisSettings(url=url))
@@ -90,36 +84,30 @@ def test_a_wrong_password_is_logged_without_it_and_tried_again(
             trying.cancel()
             await asyncio.gather(trying, return_exceptions=True)
             await link.close(lambda: link.command("PING"))
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(scenario())
     assert "is back" in caplog.text
     assert "wr0ng" not in caplog.text
 
 
-def test_a_failover_by_exchanged_roles_is_followed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with redis_server(tmp_path) as old, redis_server(tmp_path) as new:
-            proxy = Proxy(old.port)
-            async with proxy as port:
-                link = RedisLink(RedisSettings(url=f"redis://127.0.0.1:{port}"))
+async def test_a_failover_by_exchanged_roles_is_followed(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as old, redis_server(tmp_path) as new:
+        proxy = Proxy(old.port)
+        async with proxy as port:
+            link = RedisLink(RedisSettings(url=f"redis://127.0.0.1:{port}"))
 
-                async def step() -> None:
-                    await link.command("SET", "written", "1")
-                    await asyncio.sleep(0.01)
+            async def step() -> None:
+                await link.command("SET", "written", "1")
+                await asyncio.sleep(0.01)
 
-                trying = asyncio.create_task(link.keep_doing("the test", step))
-                await until(lambda: link.state.is_up)
-                proxy.port = new.port
-                await old.ask("REPLICAOF", "127.0.0.1", new.port)
-                await until(lambda: proxy.num_connections > 1)
-                while await new.ask("GET", "written") != b"1":  # noqa: ASYNC110 (nothing tells of it)
-                    await asyncio.sleep(0.01)
-                trying.cancel()
-                await asyncio.gather(trying, return_exceptions=True)
-                await link.close(lambda: link.command("PING"))
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+            trying = asyncio.create_task(link.keep_doing("the test", step))
+            await until(lambda: link.state.is_up)
+            proxy.port = new.port
+            await old.ask("REPLICAOF", "127.0.0.1", new.port)
+            await until(lambda: proxy.num_connections > 1)
+            while await new.ask("GET", "written") != b"1":  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
+            trying.cancel()
+            await asyncio.gather(trying, return_exceptions=True)
+            await link.close(lambda: link.command("PING"))
 
 
 def _tls_options(folder: Path) -> tuple[str, ...]:

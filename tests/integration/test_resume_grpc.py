@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,7 @@ from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.main import RouterServer
 from tests.e2e.calls import ask, draw_prompt, greedy
 from tests.integration.resume_cluster import two_routers
-from tests.integration.router_cluster import ANSWER, cluster, error_of, run, tokens_of
+from tests.integration.router_cluster import ANSWER, cluster, error_of, tokens_of
 from tests.integration.router_cluster import ask as ask_text
 from tests.integration.scripted_worker import ScriptedWorker, until
 
@@ -162,97 +161,82 @@ async def go_on_while_it_runs(here: BatonStub, there: BatonStub) -> None:
     same(heap, heap_of([event async for event in here.Generate(ask(PROMPT, given))], 1))
 
 
-def test_the_rest_comes_from_another_router_whatever_was_asked_for() -> None:
-    async def scenario() -> None:
-        async with two_routers() as servers, stubs_of(*servers) as (here, there):
-            for params in CASES:
-                await cut_and_resume(here, there, params)
-            whole = heap_of([event async for event in here.Generate(ask(PROMPT, greedy(12)))], 1)
-            stop = whole.sequences[0].text[-4:]
-            await cut_and_resume(here, there, greedy(24, stop=[stop]))
-            await go_on_while_it_runs(here, there)
-
-    run_slowly(scenario())
+@pytest.mark.timeout(100)
+async def test_the_rest_comes_from_another_router_whatever_was_asked_for() -> None:
+    async with two_routers() as servers, stubs_of(*servers) as (here, there):
+        for params in CASES:
+            await cut_and_resume(here, there, params)
+        whole = heap_of([event async for event in here.Generate(ask(PROMPT, greedy(12)))], 1)
+        stop = whole.sequences[0].text[-4:]
+        await cut_and_resume(here, there, greedy(24, stop=[stop]))
+        await go_on_while_it_runs(here, there)
 
 
-def run_slowly(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 100))
+async def test_a_client_that_comes_back_to_its_router_ends_its_other_call() -> None:
+    worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=4)
+    async with cluster(worker) as stub:
+        request = ask_text()
+        call = stub.Generate(request)
+        token = (await call.read()).resume_token
+        other = ask_text(request_id="r1", seed=1)
+        refusal = ("INVALID_ARGUMENT", "request_id is 'r1'; allowed: a name that no running request has")
+        assert await error_of(stub.Generate(other)) == refusal
+        again = stub.Generate(resumed(request, token, [2]))
+        assert (await again.read()).tokens.token_ids[0] == ANSWER[2]
+        assert await error_of(call) == ("CANCELLED", "its client goes on in another call")
+        worker._num_steps = None
+        again.cancel()
 
 
-def test_a_client_that_comes_back_to_its_router_ends_its_other_call() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=4)
-        async with cluster(worker) as stub:
-            request = ask_text()
-            call = stub.Generate(request)
-            token = (await call.read()).resume_token
-            other = ask_text(request_id="r1", seed=1)
-            refusal = ("INVALID_ARGUMENT", "request_id is 'r1'; allowed: a name that no running request has")
-            assert await error_of(stub.Generate(other)) == refusal
-            again = stub.Generate(resumed(request, token, [2]))
-            assert (await again.read()).tokens.token_ids[0] == ANSWER[2]
-            assert await error_of(call) == ("CANCELLED", "its client goes on in another call")
-            worker._num_steps = None
-            again.cancel()
-
-    run(scenario())
-
-
-def test_no_work_is_done_for_what_does_not_fit_its_token() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER])
-        async with cluster(worker) as stub:
-            request = ask_text(n=1)
-            events = [event async for event in stub.Generate(request)]
-            token = events[0].resume_token
-            num_commands = len(worker.commands)
-            wrong: list[tuple[dict[str, Any], str]] = [
-                ({"text": "Another."}, "resume_token is 'of a request with another prompt'; allowed: "),
-                ({"cache_salt": "s"}, "resume_token is 'of a request with another key or cache_salt'; "),
-                ({"resume_token": token[:-1]}, f"resume_token is '{token[:60]}"),
-                ({"resume_token": "x" * 10_000}, "resume_token is 'xxxxx"),
-                ({"resume_token": ""}, "num_received_tokens is [3]; allowed: nothing, unless resume_token"),
-            ]
-            for change, message in wrong:
-                again = resumed(request, token, [3])
-                for name, value in change.items():
-                    setattr(again, name, value)
-                code, details = await error_of(stub.Generate(again))
-                assert code == "INVALID_ARGUMENT"
-                assert details.startswith(message)
-            hotter = resumed(request, token, [3])
-            hotter.sampling_params.temperature = 0.5
-            code, details = await error_of(stub.Generate(hotter))
-            assert (code, "other sampling parameters" in details) == ("INVALID_ARGUMENT", True)
-            for counts in ([3, 3], [len(ANSWER) + 1]):
-                code, details = await error_of(stub.Generate(resumed(request, token, counts)))
-                allowed = f"allowed: 1 of them, one a sequence, each 0 to {len(ANSWER)} tokens"
-                assert (code, details) == ("INVALID_ARGUMENT", f"num_received_tokens is {counts}; {allowed}")
-            assert len(worker.commands) == num_commands
-
-    run(scenario())
+async def test_no_work_is_done_for_what_does_not_fit_its_token() -> None:
+    worker = ScriptedWorker("w1", answers=[ANSWER])
+    async with cluster(worker) as stub:
+        request = ask_text(n=1)
+        events = [event async for event in stub.Generate(request)]
+        token = events[0].resume_token
+        num_commands = len(worker.commands)
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"text": "Another."}, "resume_token is 'of a request with another prompt'; allowed: "),
+            ({"cache_salt": "s"}, "resume_token is 'of a request with another key or cache_salt'; "),
+            ({"resume_token": token[:-1]}, f"resume_token is '{token[:60]}"),
+            ({"resume_token": "x" * 10_000}, "resume_token is 'xxxxx"),
+            ({"resume_token": ""}, "num_received_tokens is [3]; allowed: nothing, unless resume_token"),
+        ]
+        for change, message in wrong:
+            again = resumed(request, token, [3])
+            for name, value in change.items():
+                setattr(again, name, value)
+            code, details = await error_of(stub.Generate(again))
+            assert code == "INVALID_ARGUMENT"
+            assert details.startswith(message)
+        hotter = resumed(request, token, [3])
+        hotter.sampling_params.temperature = 0.5
+        code, details = await error_of(stub.Generate(hotter))
+        assert (code, "other sampling parameters" in details) == ("INVALID_ARGUMENT", True)
+        for counts in ([3, 3], [len(ANSWER) + 1]):
+            code, details = await error_of(stub.Generate(resumed(request, token, counts)))
+            allowed = f"allowed: 1 of them, one a sequence, each 0 to {len(ANSWER)} tokens"
+            assert (code, details) == ("INVALID_ARGUMENT", f"num_received_tokens is {counts}; {allowed}")
+        assert len(worker.commands) == num_commands
 
 
-def test_workers_go_on_behind_the_tokens_that_a_client_tells() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER, ANSWER])
-        async with cluster(worker) as stub:
-            request = ask_text(n=2)
-            events = [event async for event in stub.Generate(request)]
-            heap = Heap([Heard(ends=[("stop", "", 2)]), Heard(token_ids=list(ANSWER[:3]))])
-            heap.sequences[0].token_ids.append(5)
-            call = stub.Generate(resumed_with_tokens(request, events[0].resume_token, heap))
-            await until(lambda: spec_of(worker).resumed != ())
-            assert spec_of(worker).resumed == (OutputSoFar(index=1, token_ids=ANSWER[:3]),)
-            call.cancel()
-            heap.sequences[1].token_ids = list(ANSWER)
-            code, details = await error_of(
-                stub.Generate(resumed_with_tokens(request, events[0].resume_token, heap))
-            )
-            text = f"received_token_ids is '{len(ANSWER)} tokens, which end it'; allowed: with is_finished"
-            assert (code, details) == ("INVALID_ARGUMENT", text)
-
-    run(scenario())
+async def test_workers_go_on_behind_the_tokens_that_a_client_tells() -> None:
+    worker = ScriptedWorker("w1", answers=[ANSWER, ANSWER])
+    async with cluster(worker) as stub:
+        request = ask_text(n=2)
+        events = [event async for event in stub.Generate(request)]
+        heap = Heap([Heard(ends=[("stop", "", 2)]), Heard(token_ids=list(ANSWER[:3]))])
+        heap.sequences[0].token_ids.append(5)
+        call = stub.Generate(resumed_with_tokens(request, events[0].resume_token, heap))
+        await until(lambda: spec_of(worker).resumed != ())
+        assert spec_of(worker).resumed == (OutputSoFar(index=1, token_ids=ANSWER[:3]),)
+        call.cancel()
+        heap.sequences[1].token_ids = list(ANSWER)
+        code, details = await error_of(
+            stub.Generate(resumed_with_tokens(request, events[0].resume_token, heap))
+        )
+        text = f"received_token_ids is '{len(ANSWER)} tokens, which end it'; allowed: with is_finished"
+        assert (code, details) == ("INVALID_ARGUMENT", text)
 
 
 def spec_of(worker: ScriptedWorker) -> RequestSpec:
@@ -261,18 +245,17 @@ def spec_of(worker: ScriptedWorker) -> RequestSpec:
 
 
 @pytest.mark.parametrize("num_tokens_per_output", [1, 3])
-def test_who_claims_more_tokens_than_there_are_is_told_how_many_there_are(num_tokens_per_output: int) -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[[5, 6, 7, 2]], num_tokens_per_output=num_tokens_per_output)
-        async with cluster(worker) as stub:
-            request = ask_text(max_tokens=9)
-            tokens, _ = await tokens_of(stub.Generate(request))
-            events = [event async for event in stub.Generate(request)]
-            assert sum(len(one.token_ids) for one in tokens) == 4
-            (last,) = [event async for event in stub.Generate(resumed(request, events[0].resume_token, [4]))]
-            assert last.finished.usage.completion_tokens == 4
-            code, details = await error_of(stub.Generate(resumed(request, events[0].resume_token, [5])))
-            assert code == "INVALID_ARGUMENT"
-            assert details == "num_received_tokens is [5]; allowed: at most 4 of sequence 0, all that it has"
-
-    run(scenario())
+async def test_who_claims_more_tokens_than_there_are_is_told_how_many_there_are(
+    num_tokens_per_output: int,
+) -> None:
+    worker = ScriptedWorker("w1", answers=[[5, 6, 7, 2]], num_tokens_per_output=num_tokens_per_output)
+    async with cluster(worker) as stub:
+        request = ask_text(max_tokens=9)
+        tokens, _ = await tokens_of(stub.Generate(request))
+        events = [event async for event in stub.Generate(request)]
+        assert sum(len(one.token_ids) for one in tokens) == 4
+        (last,) = [event async for event in stub.Generate(resumed(request, events[0].resume_token, [4]))]
+        assert last.finished.usage.completion_tokens == 4
+        code, details = await error_of(stub.Generate(resumed(request, events[0].resume_token, [5])))
+        assert code == "INVALID_ARGUMENT"
+        assert details == "num_received_tokens is [5]; allowed: at most 4 of sequence 0, all that it has"

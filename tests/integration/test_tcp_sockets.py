@@ -19,7 +19,7 @@ from tests.builders import open_probes
 from tests.certificates import Authority, needs_openssl
 from tests.e2e.calls import answer, draw_prompt, greedy
 from tests.integration.http_router import chunks_of
-from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, run, serving
+from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.integration.worker_cluster import Said, routing, working
 from tests.redis_server import needs_redis, redis_server
@@ -29,60 +29,51 @@ ASKED = {"prompt": PROMPT, "max_tokens": len(ANSWER), "stream": True}
 
 
 @pytest.mark.parametrize("is_encrypted", [False, pytest.param(True, marks=needs_openssl)])
-def test_streams_on_a_kept_connection_are_sent_at_once(is_encrypted: bool, tmp_path: Path) -> None:
+async def test_streams_on_a_kept_connection_are_sent_at_once(is_encrypted: bool, tmp_path: Path) -> None:
     served, trusted = ServerTls(), ClientTls()
     if is_encrypted:
         authority = Authority.make(tmp_path)
         pair = authority.issue("router")
         served = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile)
         trusted = ClientTls(ca_certs=authority.own.certfile)
-
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER])
-        async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(tls=served))
-            await stack.enter_async_context(worker.joined(server.grpc_port, RouterAccess(trusted)))
-            url = f"{'https' if is_encrypted else 'http'}://127.0.0.1:{server.http_port}"
-            verify = trusted.client_context() if is_encrypted else False
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, verify=verify))
-            for _ in range(2):
-                said = await client.post("/v1/completions", json=ASKED, timeout=20.0)
-                assert "".join(chunk["choices"][0]["text"] for chunk in chunks_of(said.text)) == TEXT
-                assert accepted_at(server.http_port) == [True], "one connection, kept"
-
-    run(scenario())
+    worker = ScriptedWorker("w1", answers=[ANSWER])
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(tls=served))
+        await stack.enter_async_context(worker.joined(server.grpc_port, RouterAccess(trusted)))
+        url = f"{'https' if is_encrypted else 'http'}://127.0.0.1:{server.http_port}"
+        verify = trusted.client_context() if is_encrypted else False
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, verify=verify))
+        for _ in range(2):
+            said = await client.post("/v1/completions", json=ASKED, timeout=20.0)
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks_of(said.text)) == TEXT
+            assert accepted_at(server.http_port) == [True], "one connection, kept"
 
 
 @needs_redis
 @pytest.mark.parametrize("transport", [Transport.TCP, Transport.SHARED_MEMORY])
-def test_no_connection_of_a_cluster_holds_data_back(transport: Transport, said: Said, tmp_path: Path) -> None:
+async def test_no_connection_of_a_cluster_holds_data_back(
+    transport: Transport, said: Said, tmp_path: Path
+) -> None:
     """Sessions, the peer channel, KV blocks, Redis, and clients over gRPC."""
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            redis = await stack.enter_async_context(redis_server(tmp_path))
-            cluster = await stack.enter_async_context(routing(said))
-            for role in (Role.PREFILL, Role.DECODE):
-                joining = working(role, cluster.port, kv_transport=transport, redis=redis.settings())
-                await stack.enter_async_context(joining)
-            await cluster.wait_for_idle("prefill", "decode")
-            _, finished = answer([event async for event in cluster.ask("r1", draw_prompt(100, 1), greedy(4))])
-            assert finished.timings.transferred_bytes > 0
-            assert holding_back() == []
-
-    run(scenario())
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(redis_server(tmp_path))
+        cluster = await stack.enter_async_context(routing(said))
+        for role in (Role.PREFILL, Role.DECODE):
+            joining = working(role, cluster.port, kv_transport=transport, redis=redis.settings())
+            await stack.enter_async_context(joining)
+        await cluster.wait_for_idle("prefill", "decode")
+        _, finished = answer([event async for event in cluster.ask("r1", draw_prompt(100, 1), greedy(4))])
+        assert finished.timings.transferred_bytes > 0
+        assert holding_back() == []
 
 
-def test_the_metrics_server_sends_at_once() -> None:
-    async def scenario() -> None:
-        with serving_metrics("127.0.0.1", 0, open_probes()) as server:
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            await until(lambda: accepted_at(server.port) != [])
-            assert accepted_at(server.port) == [True]
-            writer.close()
-            await writer.wait_closed()
-
-    run(scenario())
+async def test_the_metrics_server_sends_at_once() -> None:
+    with serving_metrics("127.0.0.1", 0, open_probes()) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: accepted_at(server.port) != [])
+        assert accepted_at(server.port) == [True]
+        writer.close()
+        await writer.wait_closed()
 
 
 def holding_back() -> list[tuple[Any, Any]]:

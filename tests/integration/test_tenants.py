@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -66,31 +65,25 @@ async def clients(
         yield Clients(await stack.enter_async_context(client_of(server)), stub)
 
 
-def test_a_key_finds_its_own_prefixes_and_nobody_elses() -> None:
-    async def scenario() -> None:
-        async with clients(api_keys=KEYS) as client:
-            assert await client.over_http("key-a") == 0
-            assert await client.over_http("key-b") == 0
-            for key in KEYS:
-                assert await client.over_http(key) == NUM_CACHED
-                assert await client.over_grpc(key) == NUM_CACHED
-            assert [await client.over_http("key-a", cache_salt="s") for _ in range(2)] == [0, NUM_CACHED]
-            assert await client.over_http("key-b", cache_salt="s") == 0
-
-    asyncio.run(scenario())
+async def test_a_key_finds_its_own_prefixes_and_nobody_elses() -> None:
+    async with clients(api_keys=KEYS) as client:
+        assert await client.over_http("key-a") == 0
+        assert await client.over_http("key-b") == 0
+        for key in KEYS:
+            assert await client.over_http(key) == NUM_CACHED
+            assert await client.over_grpc(key) == NUM_CACHED
+        assert [await client.over_http("key-a", cache_salt="s") for _ in range(2)] == [0, NUM_CACHED]
+        assert await client.over_http("key-b", cache_salt="s") == 0
 
 
 @pytest.mark.parametrize(
     "shares", [{"api_keys": KEYS, "shared_prefix_cache": True}, {}], ids=["asked", "open"]
 )
-def test_prefixes_are_shared_on_purpose_or_without_keys(shares: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        async with clients(**shares) as client:
-            assert await client.over_http("key-a") == 0
-            assert await client.over_http("key-b") == NUM_CACHED
-            assert await client.over_http("key-b", cache_salt="s") == 0
-
-    asyncio.run(scenario())
+async def test_prefixes_are_shared_on_purpose_or_without_keys(shares: dict[str, Any]) -> None:
+    async with clients(**shares) as client:
+        assert await client.over_http("key-a") == 0
+        assert await client.over_http("key-b") == NUM_CACHED
+        assert await client.over_http("key-b", cache_salt="s") == 0
 
 
 class TenantsSeen:
@@ -112,48 +105,42 @@ class TenantsSeen:
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_a_worker_knows_whose_grammars_it_compiles_whatever_salt_they_bring(shares: bool) -> None:
+async def test_a_worker_knows_whose_grammars_it_compiles_whatever_salt_they_bring(shares: bool) -> None:
     seen = TenantsSeen()
-
-    async def scenario() -> None:
-        async with clients(seen.before, api_keys=KEYS, shared_prefix_cache=shares) as client:
-            for key in KEYS:
-                for salt in "st":
-                    await client.over_http(key, cache_salt=salt, structured_outputs={"choice": ["a"]})
-
-    asyncio.run(scenario())
+    async with clients(seen.before, api_keys=KEYS, shared_prefix_cache=shares) as client:
+        for key in KEYS:
+            for salt in "st":
+                await client.over_http(key, cache_salt=salt, structured_outputs={"choice": ["a"]})
     first, second, third, fourth = seen.tenants
     assert first == second != third == fourth
 
 
-def test_texts_are_read_in_turns_of_their_key_over_both_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_texts_are_read_in_turns_of_their_key_over_both_protocols(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: dict[str, list[str]] = {key: [] for key in KEYS}
     take = TenantTurns.take
+    async with clients(api_keys=KEYS) as client:
+        for key in KEYS:
 
-    async def scenario() -> None:
-        async with clients(api_keys=KEYS) as client:
-            for key in KEYS:
+            async def note(turns: TenantTurns, tenant: str, key: str = key) -> None:
+                seen[key].append(tenant)
+                await take(turns, tenant)
 
-                async def note(turns: TenantTurns, tenant: str, key: str = key) -> None:
-                    seen[key].append(tenant)
-                    await take(turns, tenant)
-
-                monkeypatch.setattr(TenantTurns, "take", note)
-                headers, metadata = {"authorization": f"Bearer {key}"}, (("authorization", f"Bearer {key}"),)
-                large = "word " * 20_000  # whose body, decoding and prompt have a turn each
-                for path, body in (
-                    ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
-                    ("/tokenize", {"prompt": "a"}),
-                    ("/tokenize", {"prompt": large}),
-                    ("/detokenize", {"tokens": [5]}),
-                ):
-                    (await client.http.post(path, json=body, headers=headers)).raise_for_status()
-                await client.over_grpc(key)
-                await client.grpc.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)
-                await client.grpc.Tokenize(pb.TokenizeRequest(text=large), metadata=metadata)
-                await client.grpc.Detokenize(pb.DetokenizeRequest(token_ids=[5]), metadata=metadata)
-
-    asyncio.run(scenario())
+            monkeypatch.setattr(TenantTurns, "take", note)
+            headers, metadata = {"authorization": f"Bearer {key}"}, (("authorization", f"Bearer {key}"),)
+            large = "word " * 20_000  # whose body, decoding and prompt have a turn each
+            for path, body in (
+                ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+                ("/tokenize", {"prompt": "a"}),
+                ("/tokenize", {"prompt": large}),
+                ("/detokenize", {"tokens": [5]}),
+            ):
+                (await client.http.post(path, json=body, headers=headers)).raise_for_status()
+            await client.over_grpc(key)
+            await client.grpc.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)
+            await client.grpc.Tokenize(pb.TokenizeRequest(text=large), metadata=metadata)
+            await client.grpc.Detokenize(pb.DetokenizeRequest(token_ids=[5]), metadata=metadata)
     first, second = seen.values()
     assert len(first) == len(second) == 6 + 2 * 3
     (tenant,), (other,) = set(first), set(second)

@@ -17,7 +17,6 @@ from baton_core.sessions.worker_info import Role
 from baton_router.requests.request_limits import RequestLimits
 from baton_worker.worker_shell import GrammarBackend
 from tests.e2e.calls import answer, draw_prompt
-from tests.integration.router_cluster import run
 from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import Said, routing, working
 from tests.tiers import exhaustive
@@ -70,70 +69,60 @@ def _pass_on(form: Future[None], compiled: Future[None]) -> None:
     form.set_result(compiled.result())
 
 
-def test_both_workers_wait_for_the_form_and_then_keep_to_it(said: Said) -> None:
+async def test_both_workers_wait_for_the_form_and_then_keep_to_it(said: Said) -> None:
     at_p, at_d = HeldForms(), HeldForms()
-
-    async def scenario() -> None:
-        async with (
-            routing(said) as cluster,
-            working(Role.PREFILL, cluster.port, hold=at_p.before),
-            working(Role.DECODE, cluster.port, hold=at_d.before),
-        ):
-            await cluster.wait_for_idle("prefill", "decode")
-            call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
-            await until(lambda: at_p.num_asked == at_d.num_asked == 1 and said.has(Reserved, "r"), WITHIN_S)
-            at_p.let_go()
-            await until(lambda: said.has(FirstToken, "r"))
-            at_d.let_go()
-            (output,), _ = answer([event async for event in call])
-            assert re.fullmatch("(yes|no)( (yes|no)){2}", output.text)
-            await cluster.wait_for_idle("prefill", "decode")
-
-    run(scenario())
+    async with (
+        routing(said) as cluster,
+        working(Role.PREFILL, cluster.port, hold=at_p.before),
+        working(Role.DECODE, cluster.port, hold=at_d.before),
+    ):
+        await cluster.wait_for_idle("prefill", "decode")
+        call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
+        await until(lambda: at_p.num_asked == at_d.num_asked == 1 and said.has(Reserved, "r"), WITHIN_S)
+        at_p.let_go()
+        await until(lambda: said.has(FirstToken, "r"))
+        at_d.let_go()
+        (output,), _ = answer([event async for event in call])
+        assert re.fullmatch("(yes|no)( (yes|no)){2}", output.text)
+        await cluster.wait_for_idle("prefill", "decode")
 
 
-def test_a_client_that_goes_meanwhile_leaves_nothing(said: Said) -> None:
+async def test_a_client_that_goes_meanwhile_leaves_nothing(said: Said) -> None:
     grammars = HeldForms()
-
-    async def scenario() -> None:
-        async with (
-            routing(said, split="never") as cluster,
-            working(Role.MIXED, cluster.port, hold=grammars.before),
-        ):
-            await cluster.wait_for_idle("mixed")
-            call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
-            await until(lambda: grammars.num_asked == 1, WITHIN_S)
-            call.cancel()
-            await cluster.wait_for_idle("mixed")
-            grammars.let_go()
-            await cluster.wait_for_idle("mixed")
-
-    run(scenario())
+    async with (
+        routing(said, split="never") as cluster,
+        working(Role.MIXED, cluster.port, hold=grammars.before),
+    ):
+        await cluster.wait_for_idle("mixed")
+        call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
+        await until(lambda: grammars.num_asked == 1, WITHIN_S)
+        call.cancel()
+        await cluster.wait_for_idle("mixed")
+        grammars.let_go()
+        await cluster.wait_for_idle("mixed")
 
 
 @pytest.mark.parametrize("setting", ["xgrammar", exhaustive("guidance")])
-def test_the_router_chooses_for_both_workers_which_library_compiles_a_form(said: Said, setting: str) -> None:
+async def test_the_router_chooses_for_both_workers_which_library_compiles_a_form(
+    said: Said, setting: str
+) -> None:
     at_p, at_d = HeldForms(), HeldForms()
-
-    async def scenario() -> None:
-        async with (
-            routing(said, limits=RequestLimits(structured_outputs_backend=setting)) as cluster,
-            working(Role.PREFILL, cluster.port, hold=at_p.before),
-            working(Role.DECODE, cluster.port, hold=at_d.before),
-        ):
-            await cluster.wait_for_idle("prefill", "decode")
-            call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
-            await until(lambda: at_p.num_asked == at_d.num_asked == 1, WITHIN_S)
-            assert at_p.backends == at_d.backends == [setting]
-            at_p.let_go()
-            at_d.let_go()
-            (output,), _ = answer([event async for event in call])
-            assert re.fullmatch("(yes|no)( (yes|no)){2}", output.text)
-
-    run(scenario())
+    async with (
+        routing(said, limits=RequestLimits(structured_outputs_backend=setting)) as cluster,
+        working(Role.PREFILL, cluster.port, hold=at_p.before),
+        working(Role.DECODE, cluster.port, hold=at_d.before),
+    ):
+        await cluster.wait_for_idle("prefill", "decode")
+        call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
+        await until(lambda: at_p.num_asked == at_d.num_asked == 1, WITHIN_S)
+        assert at_p.backends == at_d.backends == [setting]
+        at_p.let_go()
+        at_d.let_go()
+        (output,), _ = answer([event async for event in call])
+        assert re.fullmatch("(yes|no)( (yes|no)){2}", output.text)
 
 
-def test_rules_that_leave_no_token_of_a_form_end_the_request_with_an_error_that_names_them(
+async def test_rules_that_leave_no_token_of_a_form_end_the_request_with_an_error_that_names_them(
     said: Said,
 ) -> None:
     params = SamplingParams(
@@ -142,24 +131,20 @@ def test_rules_that_leave_no_token_of_a_form_end_the_request_with_an_error_that_
         allowed_token_ids=(5,),
         structured_outputs=StructuredOutputsParams(regex="(yes|no)( (yes|no)){2}"),
     )
-
-    async def scenario() -> None:
-        async with (
-            routing(said) as cluster,
-            working(Role.PREFILL, cluster.port),
-            working(Role.DECODE, cluster.port),
-        ):
-            await cluster.wait_for_idle("prefill", "decode")
-            call = cluster.ask("r", draw_prompt(40, seed=1), params)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for _ in call:
-                    pass
-            assert caught.value.code().name == "INVALID_ARGUMENT"
-            assert "allowed_token_ids is (5,)" in (caught.value.details() or "")
-            assert "structured_outputs.regex" in (caught.value.details() or "")
-            await cluster.wait_for_idle("prefill", "decode")
-
-    run(scenario())
+    async with (
+        routing(said) as cluster,
+        working(Role.PREFILL, cluster.port),
+        working(Role.DECODE, cluster.port),
+    ):
+        await cluster.wait_for_idle("prefill", "decode")
+        call = cluster.ask("r", draw_prompt(40, seed=1), params)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in call:
+                pass
+        assert caught.value.code().name == "INVALID_ARGUMENT"
+        assert "allowed_token_ids is (5,)" in (caught.value.details() or "")
+        assert "structured_outputs.regex" in (caught.value.details() or "")
+        await cluster.wait_for_idle("prefill", "decode")
 
 
 @pytest.mark.parametrize(
@@ -169,24 +154,20 @@ def test_rules_that_leave_no_token_of_a_form_end_the_request_with_an_error_that_
         (RequestError(ErrorCode.OVERLOADED, "too many forms wait"), True, "RESOURCE_EXHAUSTED"),
     ],
 )
-def test_a_form_that_is_not_compiled_ends_its_request_with_the_reason(
+async def test_a_form_that_is_not_compiled_ends_its_request_with_the_reason(
     said: Said, error: BatonError, is_refused_at_once: bool, status: str
 ) -> None:
     grammars = HeldForms(error, is_refused_at_once=is_refused_at_once)
-
-    async def scenario() -> None:
-        async with (
-            routing(said, split="never") as cluster,
-            working(Role.MIXED, cluster.port, hold=grammars.before),
-        ):
-            await cluster.wait_for_idle("mixed")
-            call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
-            await until(lambda: grammars.num_asked == 1, WITHIN_S)
-            grammars.let_go()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call.read()
-            assert caught.value.code().name == status
-            assert str(error) in (caught.value.details() or "")
-            await cluster.wait_for_idle("mixed")
-
-    run(scenario())
+    async with (
+        routing(said, split="never") as cluster,
+        working(Role.MIXED, cluster.port, hold=grammars.before),
+    ):
+        await cluster.wait_for_idle("mixed")
+        call = cluster.ask("r", draw_prompt(40, seed=1), FORM)
+        await until(lambda: grammars.num_asked == 1, WITHIN_S)
+        grammars.let_go()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code().name == status
+        assert str(error) in (caught.value.details() or "")
+        await cluster.wait_for_idle("mixed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -66,7 +65,7 @@ async def test_a_client_that_ends_its_side_gets_its_answer(tmp_path: Path) -> No
         await asyncio.sleep(0.6)  # longer than it takes to look for a client that is gone
         app.go_on.set()
         assert (await rest_of(reader)).endswith(b"\r\n\r\ndone")
-    assert not os.listdir(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_client_that_is_gone_is_noticed(tmp_path: Path) -> None:
