@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,19 @@ from tests.conformance.locality.cluster import LocalityCluster, converged, local
 from tests.integration.scripted_worker import until
 from tests.redis_server import needs_redis
 
+pytestmark = pytest.mark.timeout(90)
 NUMBERS = range(64)
-Scenario = Callable[[LocalityCluster], Awaitable[None]]
+Entered = AbstractAsyncContextManager[LocalityCluster]
 
 
 @pytest.fixture(params=["sessions", pytest.param("redis", marks=needs_redis)])
-def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
-    """Runs a scenario in a fresh cluster."""
-
-    async def played(scenario: Scenario) -> None:
-        async with asyncio.timeout(90), locality_cluster(request.param, tmp_path) as cluster:
-            await scenario(cluster)
-
-    return lambda scenario: asyncio.run(played(scenario))
+def entered(request: pytest.FixtureRequest, tmp_path: Path) -> Entered:
+    """A fresh cluster, which begins when it is entered."""
+    return locality_cluster(request.param, tmp_path)
 
 
-def test_a_router_knows_what_was_stored_and_what_was_removed(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_a_router_knows_what_was_stored_and_what_was_removed(entered: Entered) -> None:
+    async with entered as cluster:
         router, worker = await cluster.router("r1"), await cluster.worker("w1")
         worker.store(1, 2, 3)
         await converged(router, worker, numbers=NUMBERS)
@@ -39,11 +34,9 @@ def test_a_router_knows_what_was_stored_and_what_was_removed(play: Callable[[Sce
         await converged(router, worker, numbers=NUMBERS)
         assert router.holds(worker, NUMBERS) == {1, 3, 4}
 
-    play(scenario)
 
-
-def test_a_cache_that_was_cleared_is_known_to_be_empty(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_a_cache_that_was_cleared_is_known_to_be_empty(entered: Entered) -> None:
+    async with entered as cluster:
         router, worker = await cluster.router("r1"), await cluster.worker("w1")
         worker.store(1, 2, 3)
         await converged(router, worker, numbers=NUMBERS)
@@ -53,11 +46,9 @@ def test_a_cache_that_was_cleared_is_known_to_be_empty(play: Callable[[Scenario]
         await converged(router, worker, numbers=NUMBERS)
         assert router.holds(worker, NUMBERS) == {2}
 
-    play(scenario)
 
-
-def test_what_a_worker_had_before_its_restart_is_forgotten(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_what_a_worker_had_before_its_restart_is_forgotten(entered: Entered) -> None:
+    async with entered as cluster:
         router = await cluster.router("r1")
         async with AsyncExitStack() as life:
             worker = await cluster.worker("w1", epoch=1, stack=life)
@@ -68,11 +59,9 @@ def test_what_a_worker_had_before_its_restart_is_forgotten(play: Callable[[Scena
         await converged(router, again, numbers=NUMBERS)
         assert router.holds(again, NUMBERS) == {3}
 
-    play(scenario)
 
-
-def test_a_router_that_comes_late_learns_everything(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_a_router_that_comes_late_learns_everything(entered: Entered) -> None:
+    async with entered as cluster:
         first, late = await cluster.router("r1"), await cluster.router("r2", is_cut_off=True)
         worker = await cluster.worker("w1")
         worker.store(*NUMBERS[:40])
@@ -85,11 +74,9 @@ def test_a_router_that_comes_late_learns_everything(play: Callable[[Scenario], N
         for router in (first, late):
             await converged(router, worker, numbers=NUMBERS)
 
-    play(scenario)
 
-
-def test_changes_that_a_router_misses_are_made_up_for(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_changes_that_a_router_misses_are_made_up_for(entered: Entered) -> None:
+    async with entered as cluster:
         router, worker = await cluster.router("r1"), await cluster.worker("w1")
         worker.store(1, 2, 3)
         await converged(router, worker, numbers=NUMBERS)
@@ -105,11 +92,9 @@ def test_changes_that_a_router_misses_are_made_up_for(play: Callable[[Scenario],
         worker.store(5)
         await converged(router, worker, numbers=NUMBERS)
 
-    play(scenario)
 
-
-def test_workers_are_told_apart_and_leave_nothing_behind(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_workers_are_told_apart_and_leave_nothing_behind(entered: Entered) -> None:
+    async with entered as cluster:
         router, one = await cluster.router("r1"), await cluster.worker("w1")
         async with AsyncExitStack() as life:
             other = await cluster.worker("w2", stack=life)
@@ -120,11 +105,9 @@ def test_workers_are_told_apart_and_leave_nothing_behind(play: Callable[[Scenari
         await converged(router, one, numbers=NUMBERS)
         assert not router.holds(other, NUMBERS)
 
-    play(scenario)
 
-
-def test_ten_thousand_changes_at_once_arrive(play: Callable[[Scenario], None]) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_ten_thousand_changes_at_once_arrive(entered: Entered) -> None:
+    async with entered as cluster:
         router, worker = await cluster.router("r1"), await cluster.worker("w1")
         worker.store(0)
         await converged(router, worker, numbers=NUMBERS)
@@ -133,14 +116,10 @@ def test_ten_thousand_changes_at_once_arrive(play: Callable[[Scenario], None]) -
             worker.remove(first + 5)
         await converged(router, worker, numbers=range(0, 10_001, 97))
 
-    play(scenario)
-
 
 @pytest.mark.parametrize("seed", range(2))
-def test_routers_end_up_with_the_truth_after_random_changes(
-    play: Callable[[Scenario], None], seed: int
-) -> None:
-    async def scenario(cluster: LocalityCluster) -> None:
+async def test_routers_end_up_with_the_truth_after_random_changes(entered: Entered, seed: int) -> None:
+    async with entered as cluster:
         draw = random.Random(seed)
         routers = [await cluster.router(name) for name in ("r1", "r2")]
         workers = [await cluster.worker(name) for name in ("w1", "w2", "w3")]
@@ -160,5 +139,3 @@ def test_routers_end_up_with_the_truth_after_random_changes(
                     cluster.mend()
         for router in routers:
             await converged(router, *workers, numbers=NUMBERS)
-
-    play(scenario)

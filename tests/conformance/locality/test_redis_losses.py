@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,15 @@ from tests.integration.scripted_worker import until
 from tests.integration.tcp_proxy import Proxy
 from tests.redis_server import RedisServer, needs_redis
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.timeout(90)]
 NUMBERS = range(16)
-Scenario = Callable[[LocalityCluster, RedisServer], Awaitable[None]]
 
 
-def play(scenario: Scenario, folder: Path) -> None:
-    async def played() -> None:
-        async with asyncio.timeout(90), locality_cluster("redis", folder) as cluster:
-            assert cluster.redis is not None
-            await scenario(cluster, cluster.redis)
-
-    asyncio.run(played())
+@asynccontextmanager
+async def redis_cluster(folder: Path) -> AsyncIterator[tuple[LocalityCluster, RedisServer]]:
+    async with locality_cluster("redis", folder) as cluster:
+        assert cluster.redis is not None
+        yield cluster, cluster.redis
 
 
 async def made(cluster: LocalityCluster) -> tuple[ListeningRouter, CachingWorker]:
@@ -51,8 +48,10 @@ async def made(cluster: LocalityCluster) -> tuple[ListeningRouter, CachingWorker
 
 
 @pytest.mark.parametrize("loses", ["flush", "crash"])
-def test_a_redis_that_lost_everything_is_filled_again_without_a_change(loses: str, tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_a_redis_that_lost_everything_is_filled_again_without_a_change(
+    loses: str, tmp_path: Path
+) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         router, worker = await made(cluster)
         num_resyncs = router.share.state.num_resyncs
         if loses == "flush":
@@ -69,14 +68,14 @@ def test_a_redis_that_lost_everything_is_filled_again_without_a_change(loses: st
         await until(lambda: late.workers == {"w1"})
         await converged(late, worker, numbers=NUMBERS)
 
-    play(scenario, tmp_path)
-
 
 @pytest.mark.parametrize(
     "damage", [("SREM", "test:blocks:w1", block(2)), ("HSET", "test:worker:w1", "number", 0)]
 )
-def test_what_redis_has_wrong_is_replaced(damage: tuple[str | bytes | int, ...], tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_what_redis_has_wrong_is_replaced(
+    damage: tuple[str | bytes | int, ...], tmp_path: Path
+) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         _, worker = await made(cluster)
         num_republished = worker.share.state.num_republished
         await redis.ask(*damage)
@@ -85,33 +84,29 @@ def test_what_redis_has_wrong_is_replaced(damage: tuple[str | bytes | int, ...],
         await converged(late, worker, numbers=NUMBERS)
         assert late.holds(worker, NUMBERS) == {1, 2, 3}
 
-    play(scenario, tmp_path)
 
-
-def test_more_changes_than_one_write_takes_become_a_snapshot(tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_more_changes_than_one_write_takes_become_a_snapshot(tmp_path: Path) -> None:
+    async with redis_cluster(tmp_path) as (cluster, _):
         router, worker = await made(cluster)
         num_republished = worker.share.state.num_republished
         worker.store(*range(10, 12 + MAX_PENDING))
         await until(lambda: worker.share.state.num_republished > num_republished)
         await converged(router, worker, numbers=[1, 10, 11 + MAX_PENDING])
 
-    play(scenario, tmp_path)
 
-
-def test_an_entry_that_cannot_be_read_costs_a_resync_and_nothing_else(tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_an_entry_that_cannot_be_read_costs_a_resync_and_nothing_else(tmp_path: Path) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         router, worker = await made(cluster)
         await redis.ask("XADD", "test:changes", "*", "header", "nonsense")
         worker.store(4)
         await converged(router, worker, numbers=NUMBERS)
 
-    play(scenario, tmp_path)
-
 
 @pytest.mark.parametrize("junk", [b"", b"\x93junk", b"j"])
-def test_a_router_that_cannot_be_read_hides_no_other_and_is_forgotten(junk: bytes, tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_a_router_that_cannot_be_read_hides_no_other_and_is_forgotten(
+    junk: bytes, tmp_path: Path
+) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         router, worker = await made(cluster)
         await redis.ask("HSET", "test:router:a", "record", junk, "load", junk)
         await redis.ask("SET", "test:router:b", junk)
@@ -124,14 +119,14 @@ def test_a_router_that_cannot_be_read_hides_no_other_and_is_forgotten(junk: byte
         assert router.share.state.is_up
         assert worker.share.state.is_up
 
-    play(scenario, tmp_path)
-
 
 @pytest.mark.parametrize(
     "record", [{"name_of_router": "new"}, {"router_id": "new", "epoch": 1, "address": "unix:/run/router"}]
 )
-def test_a_router_of_a_newer_version_is_left_out_and_stays(record: dict[str, Any], tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_a_router_of_a_newer_version_is_left_out_and_stays(
+    record: dict[str, Any], tmp_path: Path
+) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         newer = msgspec.msgpack.encode(record)
         await redis.ask("HSET", "test:router:new", "record", newer, "load", newer)
         await redis.ask("SADD", "test:routers", "new")
@@ -141,14 +136,11 @@ def test_a_router_of_a_newer_version_is_left_out_and_stays(record: dict[str, Any
         assert router.share.is_first
         assert worker.share.state.is_up
 
-    play(scenario, tmp_path)
-
 
 @pytest.mark.parametrize("junk", [("SET", b"junk"), ("LPUSH", b"junk")], ids=["string", "list"])
-def test_keys_of_another_type_are_written_anew(junk: tuple[str, bytes], tmp_path: Path) -> None:
+async def test_keys_of_another_type_are_written_anew(junk: tuple[str, bytes], tmp_path: Path) -> None:
     command, value = junk
-
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         router, worker = await made(cluster)
         ids = ("worker:w1", "blocks:w1", "router:r1")
         names = ("workers", "changes", "num-changes", "routers", "loads", *ids)
@@ -167,11 +159,9 @@ def test_keys_of_another_type_are_written_anew(junk: tuple[str, bytes], tmp_path
             assert kind in ("none", Keys("test").kind(f"test:{name}"))
         assert all(each.share.state.is_up for each in (router, late, worker, other))
 
-    play(scenario, tmp_path)
 
-
-def test_leases_are_given_back_at_the_end_and_end_by_themselves(tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_leases_are_given_back_at_the_end_and_end_by_themselves(tmp_path: Path) -> None:
+    async with redis_cluster(tmp_path) as (_, redis):
         keys = ("test:worker:w1", "test:blocks:w1", "test:router:r1")
         async with AsyncExitStack() as life:
             own = LocalityCluster(life, redis)
@@ -182,11 +172,9 @@ def test_leases_are_given_back_at_the_end_and_end_by_themselves(tmp_path: Path) 
         assert not await redis.ask("SMEMBERS", "test:routers")
         assert await redis.ask("EXISTS", *keys) == 0
 
-    play(scenario, tmp_path)
 
-
-def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+async def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path) -> None:
+    async with redis_cluster(tmp_path) as (cluster, redis):
         one, other = await cluster.router("r1"), await cluster.router("r2")
         worker = await cluster.worker("w1")
         await until(lambda: one.workers == other.workers == {"w1"})
@@ -202,13 +190,12 @@ def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path) -> N
         one.share.on_load_changed()
         await until(lambda: other.heard("r1") == ())
 
-    play(scenario, tmp_path)
 
-
-def test_a_router_that_was_given_is_not_dialed_again_under_the_address_that_it_registered(
+async def test_a_router_that_was_given_is_not_dialed_again_under_the_address_that_it_registered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+    caplog.set_level(logging.INFO)
+    async with redis_cluster(tmp_path) as (cluster, redis):
         router, other = await cluster.router("r1"), await cluster.router("r2")
         async with Proxy(router.port) as port:
             worker = CachingWorker("w1", 1, redis.settings(), [f"127.0.0.1:{port}"])
@@ -217,6 +204,3 @@ def test_a_router_that_was_given_is_not_dialed_again_under_the_address_that_it_r
                 await asyncio.sleep(1.2)  # one more look at the registry
                 assert router.workers == other.workers == {"w1"}
         assert caplog.text.count("worker w1 joined") == 2, "one session with each"
-
-    with caplog.at_level(logging.INFO):
-        play(scenario, tmp_path)
