@@ -55,3 +55,12 @@ def give_blocks(pool: BlockPool, seq: Sequence, num_blocks: int) -> None:
     seq.tables.fill(0, 0, pool.allocate(num_blocks) or [])
     seq.num_computed_tokens = seq.num_tokens
     seq.token_ids.append(500)
+
+
+def add_siblings(scheduler: Scheduler, pool: BlockPool, leader: Sequence, num_blocks: int) -> None:
+    """A prompt that came with its blocks, and a sibling of its sequence that shares them."""
+    give_blocks(pool, leader, num_blocks)
+    sibling = leader.fork(1)
+    pool.share(sibling.tables.held())
+    scheduler.add(leader)
+    scheduler.add(sibling)

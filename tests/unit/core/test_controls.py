@@ -176,8 +176,7 @@ def test_a_worker_does_not_sleep_while_a_request_is_open(worker: Worker, level: 
 
 def test_a_worker_does_not_sleep_while_it_keeps_blocks_for_others() -> None:
     pair = Pair()
-    pair.reserve(make_request(prompt=9))
-    pair.prefill(make_request(prompt=9))
+    pair.begin(make_request(prompt=9))
     for worker, open_work in ((pair.p, "0 requests, 1 leases"), (pair.d, "1 requests, 0 leases")):
         assert ask(worker, ControlAction.SLEEP) == []
         assert open_work in answer(worker).message
@@ -247,8 +246,7 @@ def test_a_wrong_sleep_is_refused_before_anything_is_forgotten(worker: Worker, a
 def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
     pair = Pair()
     spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(spec)
     pair.is_cut = True
     control = Control(
         control_id=1,

@@ -98,8 +98,7 @@ def test_nothing_new_is_taken_and_no_operator_changes_that() -> None:
 
 def test_blocks_that_are_pulled_are_kept_until_they_are_or_the_time_is_over() -> None:
     pair = Pair()
-    pair.reserve(make_request(prompt=9))
-    pair.prefill(make_request(prompt=9))
+    pair.begin(make_request(prompt=9))
     pair.p.feed(Leave(within_s=10.0))
     assert not is_over(pair.p, 9.9)
     assert is_over(pair.p, 10.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from baton_core.errors import ErrorCode
@@ -38,32 +40,20 @@ def test_a_prompt_is_computed_once_and_decoded_elsewhere(by_checksum: bool) -> N
 
 def test_blocks_are_pulled_chunk_by_chunk_while_the_prompt_is_computed() -> None:
     pair = Pair(max_num_batched_tokens=6)
-    spec = make_request(prompt=14)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=14))
     remote = [[block.remote_block_id for block in pull.blocks] for pull in pair.pulls]
     assert remote == [[0], [1, 2], [3]]
 
 
-def test_blocks_that_came_before_the_first_token_wait_for_it() -> None:
+@pytest.mark.parametrize("is_token_first", [False, True])
+def test_blocks_and_the_first_token_wait_for_each_other(is_token_first: bool) -> None:
     pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
-    pair.finish_pulls()
+    pair.begin(make_request(prompt=10))
+    steps = [pair.finish_pulls, partial(pair.d.start, "r", 500)]
+    first, second = reversed(steps) if is_token_first else steps
+    first()
     assert pair.d.core.schedule(0.0) is None
-    pair.d.start("r", 500)
-    assert pair.d.core.schedule(0.0) is not None
-
-
-def test_a_first_token_that_came_before_the_blocks_waits_for_them() -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
-    pair.d.start("r", 500)
-    assert pair.d.core.schedule(0.0) is None
-    pair.finish_pulls()
+    second()
     assert pair.d.core.schedule(0.0) is not None
 
 
@@ -79,9 +69,7 @@ def test_siblings_share_one_import() -> None:
 
 def test_only_the_sequences_that_are_named_and_not_cancelled_are_decoded() -> None:
     pair = Pair()
-    spec = make_request(prompt=10, n=4)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=10, n=4))
     pair.d.start("r", 500, 501, 502)
     pair.d.cancel("r", 0)
     pair.finish_pulls()
@@ -92,9 +80,7 @@ def test_only_the_sequences_that_are_named_and_not_cancelled_are_decoded() -> No
 
 def test_a_reservation_whose_last_sequence_is_cancelled_is_dropped() -> None:
     pair = Pair()
-    spec = make_request(prompt=10, n=2)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=10, n=2))
     pair.d.start("r", 500, 501)
     pair.d.cancel("r", 0)
     pair.carry(pair.d.cancel("r", 1))

@@ -30,8 +30,7 @@ def test_when_the_holder_falls_silent_the_puller_computes_the_prompt_itself(by_c
     pair = Pair(by_checksum=by_checksum)
     spec = make_request(prompt=10)
     pair.is_cut = True
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(spec)
     pair.d.start("r", 500)
     pair.wait(7.9)
     assert pair.d.core.schedule(7.9) is None
@@ -47,9 +46,7 @@ def test_when_the_holder_falls_silent_the_puller_computes_the_prompt_itself(by_c
 
 def test_when_the_puller_falls_silent_the_holder_lets_go_after_ten_seconds() -> None:
     pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=10))
     pair.is_cut = True
     pair.p.wait(9.9)
     assert pair.p.core.pool.num_used == 3
@@ -57,34 +54,18 @@ def test_when_the_puller_falls_silent_the_holder_lets_go_after_ten_seconds() -> 
     assert pair.p.core.pool.num_used == 0
 
 
-def test_a_slow_prompt_is_waited_for_as_long_as_the_holder_answers() -> None:
-    pair = Pair(max_num_batched_tokens=8)
-    spec = make_request(prompt=12)
-    pair.reserve(spec)
-    pair.carry(pair.p.prefill(spec))
-    pair.carry(pair.p.step())
-    pair.finish_pulls()
-    for second in range(1, 60):
-        pair.wait(float(second))
-    pair.carry(pair.p.step(now=60.0), now=60.0)
-    pair.finish_pulls(now=60.0)
-    pair.d.start("r", 500, now=60.0)
-    (moved,) = pair.d.heard(Transferred)
-    assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 0.0)
-
-
-def test_the_time_of_a_transfer_is_that_of_its_copies_without_the_wait_for_the_prompt() -> None:
+def test_a_slow_prompt_is_waited_for_and_the_time_of_its_transfer_is_that_of_its_copies() -> None:
     pair = Pair(max_num_batched_tokens=8)
     spec = make_request(prompt=12)
     pair.reserve(spec)
     pair.carry(pair.p.prefill(spec))
     pair.carry(pair.p.step(now=1.0), now=1.0)
     pair.finish_pulls(now=1.5)
-    for second in range(2, 20):
+    for second in range(2, 60):
         pair.wait(float(second))
-    pair.carry(pair.p.step(now=20.0), now=20.0)
-    pair.finish_pulls(now=22.0)
-    pair.d.start("r", 500, now=30.0)
+    pair.carry(pair.p.step(now=60.0), now=60.0)
+    pair.finish_pulls(now=62.0)
+    pair.d.start("r", 500, now=70.0)
     (moved,) = pair.d.heard(Transferred)
     assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 2.5)
 
@@ -167,9 +148,7 @@ def test_a_block_with_a_wrong_checksum_is_never_read_or_cached() -> None:
 
 def test_without_confirmation_nothing_that_arrived_is_read() -> None:
     pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=10))
     pair.is_cut = True
     pair.p.wait(10.0)
     pair.finish_pulls(now=4.0)
@@ -203,9 +182,7 @@ def test_everyone_who_waited_for_a_lost_block_recomputes_from_there() -> None:
 def start_pull() -> Pair:
     """A decode worker with one pull in flight."""
     pair = Pair()
-    spec = make_request(prompt=8)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=8))
     assert len(pair.pulls) == 1
     return pair
 
@@ -326,9 +303,7 @@ def test_timings_can_be_set() -> None:
 def test_blocks_of_a_connector_that_breaks_down_wait_for_its_copy(by_checksum: bool, is_failed: bool) -> None:
     """Nobody had asked for an abort, and none stops the copy."""
     pair = Pair(by_checksum=by_checksum)
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=10))
     pair.d.start("r", 500)
     (pull,) = pair.pulls
     pair.carry(pair.d.feed(PullAborted(pull_id=pull.pull_id, is_fenced=False)))

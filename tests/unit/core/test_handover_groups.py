@@ -33,9 +33,7 @@ def test_blocks_before_the_window_stay_where_they_are(by_checksum: bool) -> None
 
 def test_blocks_of_every_group_are_announced_chunk_by_chunk() -> None:
     pair = Pair(kv_spec=GROUPS, max_num_batched_tokens=6)
-    spec = make_request(prompt=14)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=14))
     remote = [[block.remote_block_id for block in pull.blocks] for pull in pair.pulls]
     assert remote == [[0], [1, 2, 6], [3, 7]]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from baton_core.blocks.block_pool import BlockState
@@ -18,6 +20,15 @@ from baton_core.sessions.peer_messages import (
 from baton_core.worker.worker_events import ChecksumsComputed, ComputeChecksums, SendToConsumer
 from baton_prefill.core.lease_table import MAX_EARLY_INDICES, MAX_REMEMBERED
 from tests.unit.core.producers import EPOCH, PEER, RELEASE, Producer, gone, offer, ready, renew, subscribe
+
+
+def leased(**changes: Any) -> Producer:
+    """A producer with a whole prompt, to which a consumer has subscribed."""
+    producer = Producer()
+    producer.prefill()
+    producer.hear(subscribe(**changes))
+    return producer
+
 
 # --- subscribing ---
 
@@ -78,9 +89,7 @@ def test_blocks_are_announced_once_as_they_become_ready() -> None:
 
 @pytest.mark.parametrize("message", [renew(), RELEASE, Confirm("t", EPOCH, (offer(0),))])
 def test_a_lease_is_its_consumers_alone(message: ToProducer) -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     answers = producer.hear(message, now=9.0, peer=b"other")
     assert all(answer in (gone("there is no such lease"), confirmed(False)) for answer in answers)
     assert producer.leases.next_deadline() == 10.0
@@ -94,9 +103,7 @@ def test_only_wanted_blocks_are_announced() -> None:
 
 
 def test_a_second_puller_takes_over_and_the_first_is_told() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     effects = producer.leases.on_message(1.0, b"other", subscribe(transfer_id="t2"))
     assert effects[0] == SendToConsumer(peer_id=PEER, message=gone("replaced"))
     assert isinstance(effects[1], SendToConsumer)
@@ -116,9 +123,7 @@ def test_a_second_puller_takes_over_and_the_first_is_told() -> None:
     ids=lambda message: type(message).__name__,
 )
 def test_a_message_for_another_epoch_is_refused_and_never_acted_on(message: ToProducer) -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     answer = LeaseGone(transfer_id="t", producer_epoch=2, reason="epoch 2 of this worker is over")
     assert producer.hear(message, now=5.0) == [answer]
     assert (producer.leases.num_open, producer.leases.next_deadline()) == (1, 10.0)
@@ -158,9 +163,7 @@ def test_silence_ends_a_lease_after_ten_seconds() -> None:
 
 
 def test_renewals_every_three_seconds_keep_a_lease() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     for number in range(1, 20):
         now = 3.0 * number
         producer.leases.expire(now)
@@ -169,23 +172,17 @@ def test_renewals_every_three_seconds_keep_a_lease() -> None:
 
 
 def test_a_puller_cannot_ask_for_more_than_the_longest_lease() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe(lease_s=1e9))
+    producer = leased(lease_s=1e9)
     assert producer.leases.next_deadline() == 60.0
 
 
 def test_a_lost_announcement_is_repeated_when_the_renewal_says_so() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     assert producer.hear(renew(missing=(2,))) == [ready(2, renewal=1)]
 
 
 def test_a_late_renewal_does_not_turn_the_count_back() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     producer.hear(renew(5))
     assert producer.hear(renew(4)) == [ready(renewal=5)]
 
@@ -194,9 +191,7 @@ def test_a_late_renewal_does_not_turn_the_count_back() -> None:
 
 
 def test_a_release_lets_go_of_everything() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     assert producer.hear(RELEASE) == []
     assert (producer.pool.num_used, producer.leases.next_deadline()) == (0, None)
     assert producer.hear(RELEASE) == []
@@ -240,9 +235,7 @@ def test_what_a_puller_may_be_reading_survives_the_cancel_until_it_lets_go() -> 
 
 
 def test_a_cancelled_request_whose_puller_is_silent_ends_with_its_lease() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     producer.leases.withdraw("r", "the request was cancelled")
     assert producer.leases.next_deadline() == 10.0
     producer.leases.expire(10.0)
@@ -250,9 +243,7 @@ def test_a_cancelled_request_whose_puller_is_silent_ends_with_its_lease() -> Non
 
 
 def test_a_request_started_anew_under_its_old_name_lets_go_of_the_old_blocks() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     producer.leases.withdraw("r", "the request was cancelled")
     assert producer.leases.open(1.0, "r") == []
     assert producer.pool.num_used == 0
@@ -301,9 +292,7 @@ def confirmed(is_held: bool) -> Confirmed:
 
 
 def test_blocks_under_the_lease_are_confirmed_even_after_a_cancel() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     assert producer.hear(confirm(offer(0), offer(3))) == [confirmed(True)]
     producer.leases.withdraw("r", "the request was cancelled")
     assert producer.hear(confirm(offer(0), offer(3))) == [confirmed(True)]
@@ -313,16 +302,12 @@ def test_blocks_under_the_lease_are_confirmed_even_after_a_cancel() -> None:
     "claim", [offer(0, generation=2), BlockOffer(index=0, block_id=1, generation=1), offer(7)]
 )
 def test_a_block_that_is_not_the_one_offered_is_not_confirmed(claim: BlockOffer) -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     assert producer.hear(confirm(claim)) == [confirmed(False)]
 
 
 def test_nothing_is_confirmed_once_the_lease_has_expired() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     producer.leases.expire(10.0)
     assert producer.hear(confirm(offer(0)), now=10.0) == [confirmed(False)]
 
@@ -377,17 +362,13 @@ def test_a_subscription_that_arrives_after_its_own_release_takes_no_lease() -> N
 
 
 def test_a_transfer_id_of_another_request_takes_no_lease() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe())
+    producer = leased()
     producer.leases.open(0.0, "other")
     (answer,) = producer.hear(subscribe(request_id="other"))
     assert answer.reason == "another request has this transfer_id"
 
 
 def test_a_lease_that_is_no_number_ends_at_once() -> None:
-    producer = Producer()
-    producer.prefill()
-    producer.hear(subscribe(lease_s=float("nan")))
+    producer = leased(lease_s=float("nan"))
     producer.leases.expire(0.0)
     assert producer.leases.num_open == 0

@@ -206,9 +206,7 @@ def test_blocks_that_another_request_imports_count_as_remote() -> None:
 
 def test_lost_blocks_are_recomputed_and_counted_so() -> None:
     pair = Pair(by_checksum=True)
-    spec = make_request(prompt=14, max_tokens=2)
-    pair.reserve(spec)
-    pair.prefill(spec)
+    pair.begin(make_request(prompt=14, max_tokens=2))
     pair.broken_blocks = {2}
     pair.finish_pulls(now=1.0)
     pair.carry(pair.d.start("r", 500, now=2.0))

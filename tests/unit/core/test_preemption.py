@@ -5,7 +5,15 @@ from __future__ import annotations
 from baton_core.blocks.block_pool import BlockState
 from baton_core.worker.sequence import SequenceState
 from tests.builders import make_sequence
-from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
+from tests.unit.core.scheduling import (
+    add_siblings,
+    finish_step,
+    give_blocks,
+    make_scheduler,
+    plan_step,
+    run_steps,
+    shape,
+)
 
 # --- preemption ---
 
@@ -97,12 +105,7 @@ def test_when_nothing_runs_the_first_in_line_takes_the_blocks_of_those_behind_it
 
 def test_siblings_that_fill_the_pool_together_do_not_block_each_other() -> None:
     scheduler, pool = make_scheduler(4)
-    leader = make_sequence(prompt=15)
-    give_blocks(pool, leader, 4)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
+    add_siblings(scheduler, pool, make_sequence(prompt=15), 4)
     assert [piece.seq_id.index for piece in plan_step(scheduler).slices] == [0]
     pool.check_invariants()
 
@@ -139,12 +142,7 @@ def test_a_pinned_prompt_gets_all_its_blocks_at_once_and_keeps_them() -> None:
 
 def test_siblings_copy_the_shared_tail_before_they_write_it() -> None:
     scheduler, pool = make_scheduler()
-    leader = make_sequence(prompt=6)
-    give_blocks(pool, leader, 2)
-    siblings = [leader, leader.fork(1)]
-    pool.share(siblings[1].tables.held())
-    for seq in siblings:
-        scheduler.add(seq)
+    add_siblings(scheduler, pool, make_sequence(prompt=6), 2)
     plan = plan_step(scheduler)
     assert plan.block_copies == ((1, 2), (1, 3))
     assert [piece.block_tables[0] for piece in plan.slices] == [(0, 2), (0, 3)]
@@ -157,11 +155,7 @@ def test_siblings_copy_the_shared_tail_before_they_write_it() -> None:
 def test_the_last_sibling_writes_the_tail_in_place() -> None:
     scheduler, pool = make_scheduler(max_num_seqs=1)
     leader = make_sequence(prompt=6)
-    give_blocks(pool, leader, 2)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
+    add_siblings(scheduler, pool, leader, 2)
     plan = plan_step(scheduler)
     assert plan.block_copies == ((1, 2),)
     finish_step(scheduler, plan)
@@ -172,12 +166,7 @@ def test_the_last_sibling_writes_the_tail_in_place() -> None:
 
 def test_a_tail_that_is_full_needs_no_copy() -> None:
     scheduler, pool = make_scheduler()
-    leader = make_sequence(prompt=8)
-    give_blocks(pool, leader, 2)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
+    add_siblings(scheduler, pool, make_sequence(prompt=8), 2)
     plan = plan_step(scheduler)
     assert plan.block_copies == ()
     assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 2), (0, 1, 3)]

@@ -8,7 +8,15 @@ from baton_core.worker.sequence import Sequence, SequenceState
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from tests.builders import make_request, make_sequence, make_worker_config
-from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
+from tests.unit.core.scheduling import (
+    add_siblings,
+    finish_step,
+    give_blocks,
+    make_scheduler,
+    plan_step,
+    run_steps,
+    shape,
+)
 from tests.unit.core.workers import Worker
 
 
@@ -134,12 +142,7 @@ def test_siblings_get_the_blocks_into_which_they_copy_their_tail() -> None:
     low = make_sequence("low", prompt=6, priority=9)
     scheduler.add(low)
     run_steps(scheduler, 1)
-    leader = make_sequence("urgent", prompt=6, first=100, arrival_s=1.0)
-    give_blocks(pool, leader, 2)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
+    add_siblings(scheduler, pool, make_sequence("urgent", prompt=6, first=100, arrival_s=1.0), 2)
     plan = plan_step(scheduler)
     assert shape(plan) == [("urgent", 6, 1), ("urgent", 6, 1)]
     assert plan.block_copies == ((3, 1), (3, 0))
@@ -241,21 +244,16 @@ def test_siblings_have_the_priority_of_their_request() -> None:
 # --- at a worker ---
 
 
-def test_without_the_policy_priorities_are_ignored() -> None:
-    config = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=8)
+@pytest.mark.parametrize(
+    ("policy", "first"), [(SchedulingPolicy.FCFS, "p2"), (SchedulingPolicy.PRIORITY, "p1")]
+)
+def test_a_worker_follows_the_priorities_of_its_requests_where_its_policy_says_so(
+    policy: SchedulingPolicy, first: str
+) -> None:
+    config = SchedulerConfig(policy=policy, max_num_seqs=1, max_num_batched_tokens=8)
     worker = Worker(make_worker_config(scheduler=config))
     for number, priority in enumerate((2, 1)):
         worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
     plan = worker.core.schedule(2.0)
     assert plan is not None
-    assert shape(plan) == [("p2", 0, 8)]
-
-
-def test_a_worker_follows_the_priorities_of_its_requests() -> None:
-    config = SchedulerConfig(policy=SchedulingPolicy.PRIORITY, max_num_seqs=1, max_num_batched_tokens=8)
-    worker = Worker(make_worker_config(scheduler=config))
-    for number, priority in enumerate((2, 1)):
-        worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
-    plan = worker.core.schedule(2.0)
-    assert plan is not None
-    assert shape(plan) == [("p1", 0, 8)]
+    assert shape(plan) == [(first, 0, 8)]

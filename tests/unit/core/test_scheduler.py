@@ -7,7 +7,15 @@ import pytest
 from baton_core.worker.sequence import SequenceState
 from baton_core.worker.step_plan import StepResult
 from tests.builders import make_sequence, step_result
-from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
+from tests.unit.core.scheduling import (
+    add_siblings,
+    finish_step,
+    give_blocks,
+    make_scheduler,
+    plan_step,
+    run_steps,
+    shape,
+)
 
 # --- budget and order ---
 
@@ -216,12 +224,7 @@ def test_a_failed_step_ends_its_sequences_and_publishes_nothing() -> None:
 
 def test_a_failed_step_lets_go_of_the_sources_of_its_copies() -> None:
     scheduler, pool = make_scheduler()
-    leader = make_sequence(prompt=6)
-    give_blocks(pool, leader, 2)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
+    add_siblings(scheduler, pool, make_sequence(prompt=6), 2)
     plan_step(scheduler)
     scheduler.fail_step(1.0)
     assert pool.num_free == 16

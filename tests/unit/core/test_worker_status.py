@@ -88,8 +88,7 @@ def test_a_worker_that_drains_takes_nothing_new_and_ends_what_it_has(worker: Wor
 
 def test_both_ends_of_a_transfer_go_on_while_they_drain() -> None:
     pair = Pair()
-    pair.reserve(make_request(prompt=9))
-    pair.prefill(make_request(prompt=9))
+    pair.begin(make_request(prompt=9))
     assert json.loads(ask(pair.p, ControlAction.DRAIN).result_json) == {**EMPTY, "num_offers": 1}
     open_at_d = json.loads(ask(pair.d, ControlAction.DRAIN).result_json)
     assert open_at_d == {"num_requests": 1, "num_offers": 0, "num_transfers": 1}

@@ -141,10 +141,14 @@ class Pair:
             event = PullDone(pull_id=pull.pull_id, failed_block_ids=failed)
             self.carry(self.d.feed(event, now=now), now=now)
 
-    def hand_over(self, spec: RequestSpec, *, now: float = 0.0) -> None:
-        """Prefill, pull and start with token 500; the sequence is ready to decode."""
+    def begin(self, spec: RequestSpec, *, now: float = 0.0) -> None:
+        """Prefill for a reservation; its pulls are in flight."""
         self.reserve(spec, now=now)
         self.prefill(spec, now=now)
+
+    def hand_over(self, spec: RequestSpec, *, now: float = 0.0) -> None:
+        """Prefill, pull and start with token 500; the sequence is ready to decode."""
+        self.begin(spec, now=now)
         self.finish_pulls(now=now)
         self.carry(self.d.start(spec.request_id, *[500] * spec.params.n, now=now), now=now)
 

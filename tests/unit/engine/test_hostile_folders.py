@@ -146,21 +146,12 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(folder: Path, name: s
         load(folder)
 
 
-def test_tensors_that_overlap_are_refused_by_name(folder: Path) -> None:
+@pytest.mark.parametrize("begin", [4, 12], ids=["overlap", "bytes between"])
+def test_a_tensor_that_does_not_begin_where_another_ends_is_refused_by_name(folder: Path, begin: int) -> None:
     two = {"dtype": "F32", "shape": [2]}
-    write_weights(
-        folder, {"a": two | {"data_offsets": [0, 8]}, "b": two | {"data_offsets": [4, 12]}}, bytes(12)
-    )
-    with pytest.raises(InvalidModelError, match="tensor b begins at byte 4 of the data; allowed: 8"):
-        WeightReader(folder, torch.float32)
-
-
-def test_bytes_between_tensors_are_refused(folder: Path) -> None:
-    two = {"dtype": "F32", "shape": [2]}
-    write_weights(
-        folder, {"a": two | {"data_offsets": [0, 8]}, "b": two | {"data_offsets": [12, 20]}}, bytes(20)
-    )
-    with pytest.raises(InvalidModelError, match="tensor b begins at byte 12 of the data; allowed: 8"):
+    tensors = {"a": two | {"data_offsets": [0, 8]}, "b": two | {"data_offsets": [begin, begin + 8]}}
+    write_weights(folder, tensors, bytes(begin + 8))
+    with pytest.raises(InvalidModelError, match=f"tensor b begins at byte {begin} of the data; allowed: 8"):
         WeightReader(folder, torch.float32)
 
 

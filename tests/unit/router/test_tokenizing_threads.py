@@ -28,25 +28,18 @@ async def test_more_than_may_wait_are_refused_and_a_cancelled_one_counts_until_i
     threads.close()
 
 
-@pytest.mark.parametrize("slow", [Lane.LONG, Lane.GRAMMAR])
-async def test_slow_work_holds_up_no_short_prompt_of_the_same_tenant(slow: Lane) -> None:
-    threads, gate = TokenizingThreads(), threading.Event()
+@pytest.mark.parametrize(
+    ("slow", "tenant", "lane"),
+    [(Lane.LONG, "b", Lane.SHORT), (Lane.GRAMMAR, "b", Lane.SHORT), *((lane, "a", lane) for lane in Lane)],
+)
+async def test_slow_work_holds_up_no_short_prompt_of_its_tenant_and_nothing_of_another(
+    slow: Lane, tenant: str, lane: Lane
+) -> None:
+    threads, gate = TokenizingThreads(max_waiting=20), threading.Event()
     running = [asyncio.create_task(threads.run("b", slow, gate.wait, 20.0)) for _ in range(20)]
     await asyncio.sleep(0)
-    assert await threads.run("b", Lane.SHORT, str, 1) == "1"
-    assert not any(task.done() for task in running)
-    gate.set()
-    assert all(await asyncio.gather(*running))
-    threads.close()
-
-
-@pytest.mark.parametrize("lane", list(Lane))
-async def test_the_work_of_one_tenant_holds_up_no_other_tenant(lane: Lane) -> None:
-    threads, gate = TokenizingThreads(max_waiting=20), threading.Event()
-    running = [asyncio.create_task(threads.run("b", lane, gate.wait, 20.0)) for _ in range(20)]
-    await asyncio.sleep(0)
     for _ in range(3):
-        assert await threads.run("a", lane, str, 1) == "1"
+        assert await threads.run(tenant, lane, str, 1) == "1"
     assert not any(task.done() for task in running)
     gate.set()
     assert all(await asyncio.gather(*running))
