@@ -24,31 +24,27 @@ def status_line(num_workers: int, *, is_ready: bool) -> bytes:
     return json.dumps({"num_workers": {"mixed": num_workers}, "is_ready": is_ready}).encode() + b"\n"
 
 
-def announced(lines: bytes, until: Callable[[], bool]) -> None:
+async def announced(lines: bytes, until: Callable[[], bool]) -> None:
     """Write the lines of a router, and wait until they are acted on."""
-
-    async def scenario() -> None:
-        read_fd, write_fd = os.pipe()
-        async with reading(read_fd) as reports, announcing(make_announcement(), reports):
-            os.write(write_fd, lines)
-            async with asyncio.timeout(10.0):
-                while not until():  # noqa: ASYNC110 (nothing tells of it)
-                    await asyncio.sleep(0.01)
-        os.close(write_fd)
-
-    asyncio.run(scenario())
+    read_fd, write_fd = os.pipe()
+    async with reading(read_fd) as reports, announcing(make_announcement(), reports):
+        os.write(write_fd, lines)
+        async with asyncio.timeout(10.0):
+            while not until():  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
+    os.close(write_fd)
 
 
-def test_the_banner_comes_once_when_every_worker_is_there(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_banner_comes_once_when_every_worker_is_there(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, banner.__name__)
     ready = status_line(2, is_ready=True)
     lines = [status_line(1, is_ready=True), status_line(2, is_ready=False), ready, ready, b"end\n"]
-    announced(b"".join(lines), lambda: "cannot follow" in caplog.text)
+    await announced(b"".join(lines), lambda: "cannot follow" in caplog.text)
     assert caplog.text.count("serving m with 2 mixed workers") == 1
 
 
-def test_a_line_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    announced(b"no JSON\n", lambda: bool(caplog.records))
+async def test_a_line_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await announced(b"no JSON\n", lambda: bool(caplog.records))
     (line,) = caplog.records
     assert line.exc_info is not None
     assert line.exc_info[0] is json.JSONDecodeError

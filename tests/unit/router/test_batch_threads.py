@@ -61,24 +61,17 @@ async def test_a_batch_cancelled_as_its_results_open_leaves_them_closed(
     assert opened_ones[0]._file.closed
 
 
-def test_an_upload_that_cannot_open_its_file_counts_for_nothing(tmp_path: Path) -> None:
+async def test_an_upload_that_cannot_open_its_file_counts_for_nothing(tmp_path: Path) -> None:
     files = Batches(BatchLimits(folder=str(tmp_path), max_files=1)).files
-
-    async def refused() -> None:
-        for _ in range(2):
-            with pytest.raises(FileNotFoundError):
-                async with files.begin(""):
-                    raise AssertionError("the folder is gone")
-
-    async def taken() -> None:
-        async with files.begin("") as upload:
-            with pytest.raises(InvalidRequestError, match="files"):
-                async with files.begin(""):
-                    raise AssertionError("one file is allowed")
-            await upload.write(b"{}")
-
     tmp_path.rmdir()
-    asyncio.run(refused())
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            async with files.begin(""):
+                raise AssertionError("the folder is gone")
     tmp_path.mkdir()
-    asyncio.run(taken())
+    async with files.begin("") as upload:
+        with pytest.raises(InvalidRequestError, match="files"):
+            async with files.begin(""):
+                raise AssertionError("one file is allowed")
+        await upload.write(b"{}")
     assert not list(tmp_path.glob("*.tmp"))

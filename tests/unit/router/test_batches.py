@@ -200,29 +200,25 @@ def _answer_five(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_router_goes_on_with_the_batch_of_one_that_is_killed(tmp_path: Path) -> None:
+async def test_another_router_goes_on_with_the_batch_of_one_that_is_killed(tmp_path: Path) -> None:
     killed = multiprocessing.get_context("spawn").Process(target=_answer_five, args=(str(tmp_path),))
+    asked = Asked()
+    async with serving(tmp_path, asked) as batches:
 
-    async def scenario() -> None:
-        asked = Asked()
-        async with serving(tmp_path, asked) as batches:
+        def num_kept() -> int:
+            return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("*.partial"))
 
-            def num_kept() -> int:
-                return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("*.partial"))
-
-            killed.start()
-            await until(lambda: num_kept() == 5)
-            await batches.refresh()
-            (batch,) = batches.batches_of("")
-            assert (batch.status, asked.prompts.total()) == (BatchStatus.IN_PROGRESS, 0)
-            killed.kill()
-            await until(lambda: batches.batches_of("")[0].is_over)
-            (batch,) = batches.batches_of("")
-            assert (batch.status, batch.request_counts.completed) == (BatchStatus.COMPLETED, 12)
-            assert len(written(batches, batch.output_file_id)) == len(asked.prompts) + 5 == 12
-            assert max(asked.prompts.values()) == 1
-
-    asyncio.run(scenario())
+        killed.start()
+        await until(lambda: num_kept() == 5)
+        await batches.refresh()
+        (batch,) = batches.batches_of("")
+        assert (batch.status, asked.prompts.total()) == (BatchStatus.IN_PROGRESS, 0)
+        killed.kill()
+        await until(lambda: batches.batches_of("")[0].is_over)
+        (batch,) = batches.batches_of("")
+        assert (batch.status, batch.request_counts.completed) == (BatchStatus.COMPLETED, 12)
+        assert len(written(batches, batch.output_file_id)) == len(asked.prompts) + 5 == 12
+        assert max(asked.prompts.values()) == 1
     killed.join()
 
 

@@ -190,35 +190,30 @@ def test_a_stream_s_interval_holds_tokens_of_each_sequence_but_the_first_and_the
     assert deltas_of(stream) == [(0, (12, 13)), (1, (3, 4, 5))]
 
 
-def test_what_an_interval_holds_is_sent_before_an_error(make_stream: MakeStream) -> None:
-    stream = make_stream(stream_interval=8)
-    for token_id in (5, 6, 7):
+@pytest.mark.parametrize(("settings", "token_ids"), [({}, (5,)), ({"stream_interval": 8}, (5, 6, 7))])
+async def test_what_came_before_an_error_or_is_held_by_an_interval_is_sent_before_it(
+    make_stream: MakeStream, settings: dict[str, int], token_ids: tuple[int, ...]
+) -> None:
+    stream = make_stream(**settings)
+    for token_id in token_ids:
         stream.push(output((token_id,)))
     stream.fail(RequestError(ErrorCode.WORKER_LOST, "worker d was lost"))
-    assert [run(stream.next_event()).token_ids for _ in range(1)] == [(5, 6, 7)]
+    event = await stream.next_event()
+    assert isinstance(event, Delta)
+    assert event.token_ids == token_ids
     with pytest.raises(RequestError, match="worker d was lost"):
-        run(stream.next_event())
+        await stream.next_event()
 
 
-def test_what_came_before_an_error_is_sent_before_it(make_stream: MakeStream) -> None:
+async def test_a_client_waits_until_something_comes(make_stream: MakeStream) -> None:
     stream = make_stream()
+    reading = asyncio.create_task(stream.next_event())
+    await asyncio.sleep(0)
+    assert not reading.done()
     stream.push(output((5,)))
-    stream.fail(RequestError(ErrorCode.WORKER_LOST, "worker d was lost"))
-    assert run(stream.next_event()).token_ids == (5,)
-    with pytest.raises(RequestError, match="worker d was lost"):
-        run(stream.next_event())
-
-
-def test_a_client_waits_until_something_comes(make_stream: MakeStream) -> None:
-    async def read() -> GenerationEvent | None:
-        stream = make_stream()
-        reading = asyncio.create_task(stream.next_event())
-        await asyncio.sleep(0)
-        assert not reading.done()
-        stream.push(output((5,)))
-        return await reading
-
-    assert run(read()).token_ids == (5,)
+    event = await reading
+    assert isinstance(event, Delta)
+    assert event.token_ids == (5,)
 
 
 def test_tokens_that_wait_for_their_reader_come_in_one_event(
@@ -242,18 +237,15 @@ def test_tokens_that_wait_for_their_reader_come_in_one_event(
     assert stream.poll() is None
 
 
-def test_readers_are_woken_in_turns_with_what_workers_send_between() -> None:
-    async def woken() -> list[int]:
-        loop, turns = asyncio.get_running_loop(), StreamTurns(readers_per_turn=2)
-        readers = [loop.create_future() for _ in range(5)]
-        for reader in readers:
-            turns.wake(reader)
-        counts = []
-        for _ in range(4):
-            counts.append(sum(reader.done() for reader in readers))
-            await asyncio.sleep(0)
-        turns.wake(late := loop.create_future())
-        assert late.done(), "there is room again"
-        return counts
-
-    assert run(woken()) == [2, 4, 5, 5]
+async def test_readers_are_woken_in_turns_with_what_workers_send_between() -> None:
+    loop, turns = asyncio.get_running_loop(), StreamTurns(readers_per_turn=2)
+    readers = [loop.create_future() for _ in range(5)]
+    for reader in readers:
+        turns.wake(reader)
+    counts = []
+    for _ in range(4):
+        counts.append(sum(reader.done() for reader in readers))
+        await asyncio.sleep(0)
+    turns.wake(late := loop.create_future())
+    assert late.done(), "there is room again"
+    assert counts == [2, 4, 5, 5]

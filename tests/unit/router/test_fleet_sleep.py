@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 import pytest
@@ -89,10 +87,6 @@ class Site:
         )
         self.fleet.update_status(name, result)
         asyncio.get_running_loop().call_soon(self.operations.on_result, name, result)
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

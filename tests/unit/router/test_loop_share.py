@@ -20,24 +20,20 @@ async def test_all_work_of_a_turn_that_has_time_left_is_done_in_it() -> None:
     assert not is_next_turn
 
 
-def test_work_beyond_the_slice_leaves_the_loop_to_others_between_any_two_pieces() -> None:
-    async def scenario() -> list[str]:
-        share, done = LoopShare(slice_s=0.0), list[str]()
+async def test_work_beyond_the_slice_leaves_the_loop_to_others_between_any_two_pieces() -> None:
+    share, done = LoopShare(slice_s=0.0), list[str]()
 
-        async def work(name: str) -> None:
-            for _ in range(3):
-                await share.turn()
-                done.append(name)
+    async def work(name: str) -> None:
+        for _ in range(3):
+            await share.turn()
+            done.append(name)
 
-        async def other() -> None:
-            while len(done) - done.count(".") < 6:
-                done.append(".")
-                await asyncio.sleep(0)
+    async def other() -> None:
+        while len(done) - done.count(".") < 6:
+            done.append(".")
+            await asyncio.sleep(0)
 
-        await asyncio.gather(work("a"), work("b"), other())
-        return done
-
-    done = asyncio.run(scenario())
+    await asyncio.gather(work("a"), work("b"), other())
     pieces = "".join(done)
     assert pieces.replace(".", "") == "aababb" or pieces.replace(".", "") == "ababab"
     assert "aa" not in pieces

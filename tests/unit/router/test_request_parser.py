@@ -161,18 +161,10 @@ async def test_a_tunnel_is_refused_and_nothing_in_it_is_a_request(target: bytes)
 @pytest.mark.slow
 @pytest.mark.skipif(JAVA is None, reason="there is no java here")
 @pytest.mark.timeout(180)
-def test_javas_http_client_is_answered(tmp_path: Path) -> None:
+async def test_javas_http_client_is_answered(tmp_path: Path) -> None:
     source = tmp_path / "Client.java"
     source.write_text(JAVA_CLIENT)
-
-    async def scenario() -> None:
-        async with serving(Echo()) as server:
-            command = (str(JAVA), str(source), f"http://127.0.0.1:{server.port}")
-            done = await asyncio.to_thread(
-                subprocess.run, command, capture_output=True, text=True, timeout=150
-            )
-            assert done.stdout.splitlines() == ["POST /java0 6", "POST /java1 50006", "POST /java2 8"], (
-                done.stderr
-            )
-
-    asyncio.run(asyncio.wait_for(scenario(), 170))
+    async with serving(Echo()) as server:
+        command = (str(JAVA), str(source), f"http://127.0.0.1:{server.port}")
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=150)
+    assert done.stdout.splitlines() == ["POST /java0 6", "POST /java1 50006", "POST /java2 8"], done.stderr

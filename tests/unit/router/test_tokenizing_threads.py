@@ -66,26 +66,21 @@ async def test_what_a_function_raises_is_raised_and_makes_room() -> None:
     threads.close()
 
 
-def test_an_error_lets_go_of_what_its_function_was_given() -> None:
+async def test_an_error_lets_go_of_what_its_function_was_given(request: pytest.FixtureRequest) -> None:
     class Body:
         pass
 
     def refuse(body: Body) -> None:
         raise InvalidRequestError("body", 1, "none")
 
-    async def scenario() -> None:
-        threads, body = TokenizingThreads(), Body()
-        gone = weakref.ref(body)
-        with pytest.raises(InvalidRequestError):
-            await threads.run("", Lane.SHORT, refuse, body)
-        del body
-        async with asyncio.timeout(20):
-            while gone() is not None:  # noqa: ASYNC110 (the thread drops it a moment later)
-                await asyncio.sleep(0.01)
-        threads.close()
-
+    request.addfinalizer(gc.enable)
     gc.disable()
-    try:
-        asyncio.run(scenario())
-    finally:
-        gc.enable()
+    threads, body = TokenizingThreads(), Body()
+    gone = weakref.ref(body)
+    with pytest.raises(InvalidRequestError):
+        await threads.run("", Lane.SHORT, refuse, body)
+    del body
+    async with asyncio.timeout(20):
+        while gone() is not None:  # noqa: ASYNC110 (the thread drops it a moment later)
+            await asyncio.sleep(0.01)
+    threads.close()

@@ -60,24 +60,23 @@ class FailingConnector(InProcessConnector):
         ]
 
 
-def test_the_end_of_a_pull_that_was_aborted_is_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
-        connector = FailingConnector(make_kv_spec(), 1, registry=InProcessRegistry())
-        connector.allocate(4)
-        transfers = KVTransfers(connector, events.put_nowait, FirstPulls({}))
-        transfers.start()
-        source = KVSource(worker_id="p", epoch=1, peer_address="", kv_description=connector.describe())
-        blocks = (BlockPull(remote_block_id=0, local_block_id=1, checksum=1),)
-        transfers.execute(Pull(pull_id=1, source=source, blocks=blocks))
-        transfers.execute(AbortPull(pull_id=1))
-        ends = [await asyncio.wait_for(events.get(), 30.0) for _ in range(2)]
-        assert PullAborted(pull_id=1, is_fenced=False) in ends
-        assert PullDone(pull_id=1, failed_block_ids=(1,), error="it was aborted") in ends
-        await asyncio.to_thread(transfers.close, 5.0)
-
-    with caplog.at_level("DEBUG"):
-        asyncio.run(scenario())
+async def test_the_end_of_a_pull_that_was_aborted_is_nothing_to_warn_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
+    connector = FailingConnector(make_kv_spec(), 1, registry=InProcessRegistry())
+    connector.allocate(4)
+    transfers = KVTransfers(connector, events.put_nowait, FirstPulls({}))
+    transfers.start()
+    source = KVSource(worker_id="p", epoch=1, peer_address="", kv_description=connector.describe())
+    blocks = (BlockPull(remote_block_id=0, local_block_id=1, checksum=1),)
+    transfers.execute(Pull(pull_id=1, source=source, blocks=blocks))
+    transfers.execute(AbortPull(pull_id=1))
+    ends = [await asyncio.wait_for(events.get(), 30.0) for _ in range(2)]
+    assert PullAborted(pull_id=1, is_fenced=False) in ends
+    assert PullDone(pull_id=1, failed_block_ids=(1,), error="it was aborted") in ends
+    await asyncio.to_thread(transfers.close, 5.0)
     said = [record for record in caplog.records if "did not arrive: it was aborted" in record.getMessage()]
     assert [record.levelname for record in said] == ["DEBUG"]
 
