@@ -76,8 +76,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def expected_text(llm: LLM, prompt: str = PROMPT) -> str:
-    (output,) = llm.generate(prompt, greedy(12, ignore_eos=False), use_tqdm=False)
+def expected_text(llm: LLM) -> str:
+    (output,) = llm.generate(PROMPT, greedy(12, ignore_eos=False), use_tqdm=False)
     return output.outputs[0].text
 
 

@@ -20,9 +20,9 @@ _TOKENS: tuple[int, ...] = tuple(range(300, 4000))
 class HeavyWorker(ScriptedWorker):
     """Ends every sequence at its `max_tokens`, with all log-probabilities that are asked for."""
 
-    def __init__(self, name: str = "heavy", *, max_model_len: int = 2**17) -> None:
+    def __init__(self) -> None:
         super().__init__(
-            name, timings=PATIENT, max_model_len=max_model_len, vocab_size=VOCAB_SIZE, num_blocks=2**20
+            "heavy", timings=PATIENT, max_model_len=2**17, vocab_size=VOCAB_SIZE, num_blocks=2**20
         )
 
     def _say_first(self, spec: RequestSpec) -> None:

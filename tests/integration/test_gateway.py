@@ -32,7 +32,6 @@ pytestmark = pytest.mark.skipif(
 KEY: Final = "key-a"
 PREFILL, DECODE = "x-baton-prefill-worker", "x-baton-decode-worker"
 SERVICES: Final = ("liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor")
-DUPLEX: Final = "FULL_DUPLEX_STREAMED"
 
 
 async def ask(

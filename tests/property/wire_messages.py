@@ -156,7 +156,6 @@ specs = st.builds(
         type_one_from=st.none() | counts,
     ),
 )
-pooling_models = st.builds(PoolingModel, labels=st.lists(names, max_size=3).map(tuple))
 sources = st.builds(
     KVSource, worker_id=names, epoch=epochs, peer_address=st.text(max_size=20), kv_description=st.binary()
 )
@@ -275,10 +274,6 @@ REPORTS = {
         weights=st.just("") | names,
     ),
 }
-
-
-def _sorted_items(config: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(config.items()))
 
 
 short = st.text(max_size=MAX_CONFIG_CHARACTERS)

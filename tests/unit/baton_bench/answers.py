@@ -30,5 +30,5 @@ def make_answer(
     )
 
 
-def make_run(*answers: Answer, duration_s: float = 2.0) -> LoadRun:
-    return LoadRun(answers=answers, start_s=1.0, duration_s=duration_s, cpu_share=0.1)
+def make_run(*answers: Answer) -> LoadRun:
+    return LoadRun(answers=answers, start_s=1.0, duration_s=2.0, cpu_share=0.1)

@@ -21,8 +21,8 @@ def make_request(
     )
 
 
-def make_prompts(*requests: TraceRequest, divisor: int = 16) -> list[list[int]]:
-    arrivals = make_arrivals(requests, Scale(divisor=divisor), VOCAB_SIZE)
+def make_prompts(*requests: TraceRequest) -> list[list[int]]:
+    arrivals = make_arrivals(requests, Scale(divisor=16), VOCAB_SIZE)
     return [arrival.token_ids for arrival in arrivals]
 
 

@@ -18,9 +18,9 @@ PROMPT = tuple(range(100, 110))
 SAMPLE = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
-def make_engine(step_s: float = 0.0) -> tuple[TimedEngine, torch.Tensor]:
+def make_engine() -> tuple[TimedEngine, torch.Tensor]:
     pool = torch.zeros((NUM_BLOCKS, *kv_spec(16, BLOCK_SIZE).block_shape))
-    timing = StepTiming(step_s=step_s, prompt_token_s=0, prompt_pair_s=0, decode_s=0, decode_context_s=0)
+    timing = StepTiming(step_s=0.0, prompt_token_s=0, prompt_pair_s=0, decode_s=0, decode_context_s=0)
     return TimedEngine(pool, BLOCK_SIZE, timing, VOCAB_SIZE, np.zeros(3)), pool
 
 

@@ -33,9 +33,9 @@ def plan_step(scheduler: Scheduler) -> StepPlan:
     return plan
 
 
-def finish_step(scheduler: Scheduler, plan: StepPlan, token_id: int = 500) -> None:
-    """Complete a step; every sequence at its end goes on with `token_id`."""
-    result = step_result(plan, token_id)
+def finish_step(scheduler: Scheduler, plan: StepPlan) -> None:
+    """Complete a step; every sequence at its end goes on with token 500."""
+    result = step_result(plan, 500)
     for seq, number in scheduler.complete(0.0, result):
         seq.token_ids.extend(result.sampled[number][:1])
 

@@ -60,14 +60,12 @@ def test_a_text_that_grows_is_looked_up_as_one_that_was_whole() -> None:
 # --- suffixes ---
 
 
-def suffix_draft(
-    text: list[int], earlier: Many[tuple[int, ...]] = (), num_tokens: int = 8
-) -> tuple[int, ...]:
+def suffix_draft(text: list[int], earlier: Many[tuple[int, ...]] = ()) -> tuple[int, ...]:
     assert SUFFIX is not None
     outputs = EarlierOutputs(100)
     for output in earlier:
         outputs.add(b"tenant", output)
-    return SuffixDrafter(SUFFIX, outputs, b"tenant").propose(text, num_tokens)
+    return SuffixDrafter(SUFFIX, outputs, b"tenant").propose(text, 8)
 
 
 def test_the_most_frequent_tokens_behind_the_longest_match_are_drafted() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from baton_core.fair_queue import MAX_MISSES, MAX_PASSED, MAX_SKIPPED, FairQueue
 
 
-def make_queue(*requests: str, aging_s: float = 10.0) -> FairQueue:
+def make_queue(*requests: str) -> FairQueue:
     """Requests are named by tenant and number: a1, a2, b1; each of 100 tokens, a second after the other."""
-    queue = FairQueue(aging_s)
+    queue = FairQueue(10.0)
     for number, name in enumerate(requests):
         join(queue, name, since_s=float(number))
     return queue

@@ -58,8 +58,8 @@ def test_what_fits_no_rows_is_refused() -> None:
     check_places([embeds_of(ROWS), embeds_of(ROWS, 9)], 17)
 
 
-def hashes_of(rows: torch.Tensor, start: int = 0, num_tokens: int = 12) -> list[bytes]:
-    return block_hashes(ROOT, (0,) * num_tokens, 4, [embeds_of(rows, start)])
+def hashes_of(rows: torch.Tensor, start: int = 0) -> list[bytes]:
+    return block_hashes(ROOT, (0,) * 12, 4, [embeds_of(rows, start)])
 
 
 def test_block_hashes_cover_rows_and_their_places_and_dtype() -> None:

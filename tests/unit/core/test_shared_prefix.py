@@ -16,9 +16,9 @@ MIXED = Paging(block_size=BLOCK_SIZE, windows=(None, 6))
 PREFIX = tuple(range(1, 101))
 
 
-def branch(number: int, *, tail: int = 3, paging: Paging = ONE_GROUP, **changes: bool) -> Sequence:
+def branch(number: int, *, paging: Paging = ONE_GROUP, **changes: bool) -> Sequence:
     """A prompt of the common prefix and a tail of its own."""
-    own = tuple(500 + 10 * number + offset for offset in range(tail))
+    own = tuple(500 + 10 * number + offset for offset in range(3))
     return Sequence(
         SeqId(f"{number:02}", 0),
         PREFIX + own,

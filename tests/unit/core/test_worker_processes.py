@@ -16,10 +16,10 @@ KILLED = WorkerProcess(
 )
 
 
-def fleet_of(*processes: WorkerProcess, now: float = 0.0) -> Fleet:
+def fleet_of(*processes: WorkerProcess) -> Fleet:
     fleet = Fleet()
     for process in processes:
-        fleet.processes.update(now, process)
+        fleet.processes.update(0.0, process)
     return fleet
 
 

@@ -129,8 +129,8 @@ MIXED_SPECS = [
 ]
 
 
-def mixed_logits(vocab_size: int = 1001) -> Tensor:
-    return torch.randn(len(MIXED_SPECS), vocab_size, generator=torch.Generator().manual_seed(1)) * 2
+def mixed_logits() -> Tensor:
+    return torch.randn(len(MIXED_SPECS), 1001, generator=torch.Generator().manual_seed(1)) * 2
 
 
 @pytest.mark.parametrize("few_tokens", [0, 1 << 11])

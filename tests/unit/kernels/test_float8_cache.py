@@ -35,11 +35,11 @@ dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 scaled = pytest.mark.parametrize("scales", [UNSCALED, SCALES], ids=["", "scaled"])
 
 
-def with_new_tokens(step: PagedBatch, spread: float = 3.0) -> PagedBatch:
+def with_new_tokens(step: PagedBatch) -> PagedBatch:
     """The step with other K and V to write, in the dtype of its queries, as views of one projection."""
     generator = torch.Generator().manual_seed(1)
     shape = (len(step.q), step.q.shape[1] + 2 * step.k.shape[1], step.q.shape[2])
-    fused = (torch.randn(shape, generator=generator) * spread).to(step.q.dtype)
+    fused = (torch.randn(shape, generator=generator) * 3.0).to(step.q.dtype)
     _, k, v = fused.split((step.q.shape[1], step.k.shape[1], step.v.shape[1]), dim=1)
     return replace(step, k=k, v=v)
 

@@ -20,12 +20,12 @@ SIZE, WRITER = 4, 2
 READERS = (0, 1, 3)
 
 
-def linked(memory: mmap.mmap | None = None) -> dict[int, SharedQueue]:
+def linked() -> dict[int, SharedQueue]:
     """Return every rank's end of a queue that does not begin where its memory does."""
     library = load_build()
     if library is None:
         pytest.skip("it needs the C++ kernels, which this process has not")
-    memory = memory or mmap.mmap(-1, 64 + queue_bytes(SIZE))
+    memory = mmap.mmap(-1, 64 + queue_bytes(SIZE))
     return {
         rank: SharedQueue(library, memory, 64, SIZE, rank=rank, writer=WRITER, readers=READERS)
         for rank in range(SIZE)

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 FIRST, SECOND = b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /second HTTP/1.1\r\nHost: a\r\n\r\n"
 WHOLE_POST = POST + b"Content-Length: 2\r\n\r\n{}"
-UNFINISHED_POST = POST + b"Content-Length: 9\r\n\r\n{}"
 NUM_PARTS = 20
 
 

@@ -24,7 +24,6 @@ from tests.quantized_reference import FIXTURES, quantized_weights
 WEIGHT, INPUTS = "global_quant_config.weight", "global_quant_config.input_tensors"
 OUTPUTS = "global_quant_config.output_tensors"
 GROUP = "config_groups.group_0"
-INT8_SPEC = {"dtype": "int8", "qscheme": "per_tensor"}
 
 
 @pytest.mark.parametrize(
