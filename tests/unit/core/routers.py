@@ -10,6 +10,7 @@ from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import FirstToken, Refused, SequenceOutput, TokenBatch, ToRouter
 from baton_core.sessions.worker_info import Role, WorkerLoad
 from baton_router.core.admission.admission import AdmissionConfig
+from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.flow_state import FlowState
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
@@ -31,6 +32,13 @@ ROLES = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}
 FAR = 1e9
 OPEN_TO_ALL = AdmissionConfig()
 NO_CONTEXT = RequestContext()
+
+
+def make_fleet(*worker_ids: str, **changes: Any) -> Fleet:
+    fleet = Fleet()
+    for worker_id in worker_ids:
+        fleet.join(make_worker_info(worker_id, **changes))
+    return fleet
 
 
 class Client:

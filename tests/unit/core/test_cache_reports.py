@@ -10,7 +10,7 @@ from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.kv_events.cache_events import BlockContent, cache_events
 from baton_core.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from baton_core.sessions.control_messages import Control, ControlAction
+from baton_core.sessions.control_messages import ControlAction
 from baton_core.worker.worker_events import CacheChanged, RouterJoined
 from tests.builders import (
     BLOCK_SIZE,
@@ -73,13 +73,11 @@ class Followed(Worker):
     def finish(self, request_id: str, **request: Any) -> None:
         """Compute a request to its end."""
         self.generate(make_request(request_id, **request))
-        while self.core.num_requests:
-            self.step()
+        self.run()
         assert self.follower.hashes == self.cached
 
     def reset(self) -> list[Any]:
-        action = ControlAction.RESET_PREFIX_CACHE
-        return self.command(Control(control_id=1, action=action, argument_json="{}", timeout_s=1.0))
+        return self.ask(ControlAction.RESET_PREFIX_CACHE)
 
     def _file(self, effects: list[Any]) -> list[Any]:
         self.follower.take(effects)
@@ -102,8 +100,7 @@ def test_a_follower_rebuilds_the_cache_through_prompts_decodes_and_evictions(
 def test_nothing_is_told_to_followers_unless_it_is_published() -> None:
     worker = Worker(make_worker_config())
     effects = worker.generate(make_request())
-    while worker.core.num_requests:
-        effects += worker.step()
+    effects += worker.run()
     assert len(worker.core.pool.cache) > 0
     assert not any(isinstance(effect, CacheChanged) for effect in effects)
     assert worker.core.pool.cache.pending_contents == ()
@@ -114,8 +111,7 @@ def test_followers_hear_of_imported_blocks_and_of_those_decoded_after_them() -> 
     worker = pair.d = Followed()
     pair.hand_over(make_request(prompt=11))
     imported = set(worker.cached)
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert pair.num_pulled_blocks > 0
     assert imported < worker.cached == worker.follower.hashes
 

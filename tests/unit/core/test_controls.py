@@ -15,8 +15,6 @@ from baton_core.worker.worker_events import (
     AdapterLoaded,
     ControlDone,
     DropAdapter,
-    FromRouter,
-    RouterJoined,
     RouterLost,
     RunControl,
     StepDone,
@@ -28,58 +26,29 @@ from tests.unit.core.workers import ROUTER, Pair, Worker
 MEMORY = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 
 
-@pytest.fixture
-def worker() -> Worker:
-    worker = Worker(make_worker_config())
-    worker.feed(RouterJoined(router_id=ROUTER))
-    return worker
-
-
-def ask(
-    worker: Worker,
-    action: ControlAction,
-    *,
-    control_id: int = 1,
-    timeout_s: float = 10.0,
-    now: float = 0.0,
-    **argument: Any,
-) -> list[Any]:
-    control = Control(
-        control_id=control_id, action=action, argument_json=json.dumps(argument), timeout_s=timeout_s
-    )
-    return worker.command(control, now=now)
-
-
 def sleep(worker: Worker, level: int = 1) -> ControlResult:
     """Have the worker sleep."""
-    (run,) = ask(worker, ControlAction.SLEEP, level=level)
+    (run,) = worker.ask(ControlAction.SLEEP, level=level)
     away = MEMORY if level else frozenset({EnginePart.SCHEDULING})
     worker.feed(ControlDone(run_id=run.run_id, away=away))
-    return answer(worker)
-
-
-def answer(worker: Worker) -> ControlResult:
-    result = worker.heard(ControlResult)[-1]
-    assert isinstance(result, ControlResult)
-    return result
+    return worker.answer()
 
 
 def finish(worker: Worker, request_id: str, **fields: Any) -> None:
     """Run a request of one output token to its end."""
     worker.generate(make_request(request_id, max_tokens=1, **fields))
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
 
 
 def test_an_idle_worker_runs_what_it_is_asked_at_once_and_plans_no_step_meanwhile(worker: Worker) -> None:
-    effects = ask(worker, ControlAction.COLLECTIVE_RPC, method="m:f")
+    effects = worker.ask(ControlAction.COLLECTIVE_RPC, method="m:f")
     assert effects == [
         RunControl(run_id=1, action=ControlAction.COLLECTIVE_RPC, argument_json='{"method": "m:f"}')
     ]
     worker.generate(make_request())
     assert worker.core.schedule(0.0) is None
     worker.feed(ControlDone(run_id=1, result_json="[1]"))
-    assert answer(worker) == ControlResult(control_id=1, result_json="[1]", weights="tiny")
+    assert worker.answer() == ControlResult(control_id=1, result_json="[1]", weights="tiny")
     assert worker.core.schedule(0.0) is not None
 
 
@@ -87,7 +56,7 @@ def test_what_is_asked_during_a_step_begins_when_the_step_ends(worker: Worker) -
     worker.generate(make_request())
     plan = worker.core.schedule(0.0)
     assert plan is not None
-    assert ask(worker, ControlAction.START_PROFILE) == []
+    assert worker.ask(ControlAction.START_PROFILE) == []
     (run,) = worker.feed(StepDone(result=step_result(plan, 500)))
     assert run.action is ControlAction.START_PROFILE
     assert worker.core.schedule(0.0) is None
@@ -96,9 +65,9 @@ def test_what_is_asked_during_a_step_begins_when_the_step_ends(worker: Worker) -
 
 
 def test_one_runs_at_a_time_and_the_others_wait_in_order(worker: Worker) -> None:
-    ask(worker, ControlAction.START_PROFILE, control_id=1)
-    assert ask(worker, ControlAction.APPLY_MODEL, control_id=2) == []
-    assert ask(worker, ControlAction.STOP_PROFILE, control_id=3) == []
+    worker.ask(ControlAction.START_PROFILE, control_id=1)
+    assert worker.ask(ControlAction.APPLY_MODEL, control_id=2) == []
+    assert worker.ask(ControlAction.STOP_PROFILE, control_id=3) == []
     (second,) = worker.feed(ControlDone(run_id=1))
     (third,) = worker.feed(ControlDone(run_id=2, code=ErrorCode.INTERNAL, message="it raised"))
     worker.feed(ControlDone(run_id=3))
@@ -112,31 +81,31 @@ def test_one_runs_at_a_time_and_the_others_wait_in_order(worker: Worker) -> None
 
 def test_one_more_than_may_wait_is_refused(worker: Worker) -> None:
     for control_id in range(1, MAX_QUEUED + 2):
-        ask(worker, ControlAction.APPLY_MODEL, control_id=control_id)
+        worker.ask(ControlAction.APPLY_MODEL, control_id=control_id)
     assert worker.heard(ControlResult) == []
-    ask(worker, ControlAction.APPLY_MODEL, control_id=99)
-    assert (answer(worker).control_id, answer(worker).code) == (99, ErrorCode.OVERLOADED)
+    worker.ask(ControlAction.APPLY_MODEL, control_id=99)
+    assert (worker.answer().control_id, worker.answer().code) == (99, ErrorCode.OVERLOADED)
 
 
 def test_what_waits_too_long_is_refused_and_says_what_it_waited_for(worker: Worker) -> None:
-    ask(worker, ControlAction.APPLY_MODEL, control_id=1)
-    ask(worker, ControlAction.SLEEP, control_id=2, timeout_s=5.0)
+    worker.ask(ControlAction.APPLY_MODEL, control_id=1)
+    worker.ask(ControlAction.SLEEP, control_id=2, timeout_s=5.0)
     assert worker.core.next_deadline() == 5.0
     worker.wait(5.0)
-    assert answer(worker).code is ErrorCode.DEADLINE_EXCEEDED
-    assert answer(worker).message == "sleep waited 5 s for apply_model to end"
+    assert worker.answer().code is ErrorCode.DEADLINE_EXCEEDED
+    assert worker.answer().message == "sleep waited 5 s for apply_model to end"
     assert worker.feed(ControlDone(run_id=1)) == []
     assert worker.core.next_deadline() is None
 
 
 def test_the_answer_of_an_earlier_run_is_dropped(worker: Worker) -> None:
-    ask(worker, ControlAction.APPLY_MODEL)
+    worker.ask(ControlAction.APPLY_MODEL)
     worker.feed(ControlDone(run_id=7))
     assert worker.heard(ControlResult) == []
 
 
 def test_what_a_lost_router_has_asked_still_ends(worker: Worker) -> None:
-    (run,) = ask(worker, ControlAction.SLEEP)
+    (run,) = worker.ask(ControlAction.SLEEP)
     worker.feed(RouterLost(router_id=ROUTER))
     worker.feed(ControlDone(run_id=run.run_id, away=MEMORY))
     assert worker.core.load(0.0).is_asleep
@@ -148,29 +117,28 @@ def test_a_reset_forgets_what_nobody_uses_and_tells_the_routers(worker: Worker) 
     worker.step()
     stored = [one for delta in worker.heard(CacheDelta) for one in delta.stored]
     worker.take_told()
-    ask(worker, ControlAction.RESET_PREFIX_CACHE)
+    worker.ask(ControlAction.RESET_PREFIX_CACHE)
     in_use = worker.core.pool.num_used
-    assert json.loads(answer(worker).result_json) == {"num_forgotten": 2, "num_in_use": in_use}
+    assert json.loads(worker.answer().result_json) == {"num_forgotten": 2, "num_in_use": in_use}
     (delta,) = worker.heard(CacheDelta)
     assert set(delta.removed) < set(stored)
     assert len(delta.removed) == 2
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
 
 
 def test_a_reset_does_not_wait_for_the_step_in_flight(worker: Worker) -> None:
     worker.generate(make_request())
     assert worker.core.schedule(0.0) is not None
-    ask(worker, ControlAction.RESET_PREFIX_CACHE)
-    assert answer(worker).code is None
+    worker.ask(ControlAction.RESET_PREFIX_CACHE)
+    assert worker.answer().code is None
 
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_a_worker_does_not_sleep_while_a_request_is_open(worker: Worker, level: int) -> None:
     worker.generate(make_request())
-    assert ask(worker, ControlAction.SLEEP, level=level) == []
-    assert answer(worker).code is ErrorCode.OVERLOADED
-    assert "allowed with 1 requests, 0 leases and 0 transfers open: 0" in answer(worker).message
+    assert worker.ask(ControlAction.SLEEP, level=level) == []
+    assert worker.answer().code is ErrorCode.OVERLOADED
+    assert "allowed with 1 requests, 0 leases and 0 transfers open: 0" in worker.answer().message
     worker.step()
 
 
@@ -178,21 +146,21 @@ def test_a_worker_does_not_sleep_while_it_keeps_blocks_for_others() -> None:
     pair = Pair()
     pair.begin(make_request(prompt=9))
     for worker, open_work in ((pair.p, "0 requests, 1 leases"), (pair.d, "1 requests, 0 leases")):
-        assert ask(worker, ControlAction.SLEEP) == []
-        assert open_work in answer(worker).message
+        assert worker.ask(ControlAction.SLEEP) == []
+        assert open_work in worker.answer().message
     pair.finish_pulls()
     pair.carry(pair.d.cancel("r"))
     for worker in (pair.p, pair.d):
-        assert [type(effect) for effect in ask(worker, ControlAction.SLEEP)] == [RunControl]
+        assert [type(effect) for effect in worker.ask(ControlAction.SLEEP)] == [RunControl]
 
 
 def test_a_worker_that_sleeps_has_an_empty_cache_and_refuses_requests(worker: Worker) -> None:
     finish(worker, "old", prompt=9)
-    (run,) = ask(worker, ControlAction.SLEEP)
+    (run,) = worker.ask(ControlAction.SLEEP)
     assert worker.core.pool.num_free == worker.core.pool.num_blocks
     worker.generate(make_request("early"))
     worker.feed(ControlDone(run_id=run.run_id, away=MEMORY))
-    assert answer(worker).is_asleep
+    assert worker.answer().is_asleep
     worker.reserve(make_request("late"))
     assert [(one.request_id, one.code, one.message) for one in worker.heard(Refused)] == [
         ("early", ErrorCode.UNAVAILABLE, "the worker sleeps"),
@@ -202,44 +170,43 @@ def test_a_worker_that_sleeps_has_an_empty_cache_and_refuses_requests(worker: Wo
 
 def test_a_worker_that_woke_up_takes_requests(worker: Worker) -> None:
     sleep(worker)
-    (run,) = ask(worker, ControlAction.WAKE_UP, tags=["weights"])
+    (run,) = worker.ask(ControlAction.WAKE_UP, tags=["weights"])
     worker.feed(ControlDone(run_id=run.run_id, away=frozenset({EnginePart.KV_CACHE})))
     assert worker.core.load(0.0).is_asleep
-    (run,) = ask(worker, ControlAction.WAKE_UP)
+    (run,) = worker.ask(ControlAction.WAKE_UP)
     worker.feed(ControlDone(run_id=run.run_id))
     assert not worker.core.load(0.0).is_asleep
     finish(worker, "r")
 
 
 def test_a_worker_whose_sleep_failed_is_awake(worker: Worker) -> None:
-    (run,) = ask(worker, ControlAction.SLEEP)
+    (run,) = worker.ask(ControlAction.SLEEP)
     worker.feed(ControlDone(run_id=run.run_id, code=ErrorCode.INTERNAL, message="no"))
-    assert not answer(worker).is_asleep
+    assert not worker.answer().is_asleep
     finish(worker, "r")
 
 
 def test_level_0_pauses_a_worker_that_still_takes_requests(worker: Worker) -> None:
     worker.generate(make_request("open", max_tokens=2))
     sleep(worker, level=0)
-    assert not answer(worker).is_asleep
+    assert not worker.answer().is_asleep
     worker.generate(make_request("new", max_tokens=1))
     assert worker.core.schedule(0.0) is None
-    ask(worker, ControlAction.IS_SLEEPING)
-    assert answer(worker).result_json == "true"
-    (run,) = ask(worker, ControlAction.WAKE_UP)
+    worker.ask(ControlAction.IS_SLEEPING)
+    assert worker.answer().result_json == "true"
+    (run,) = worker.ask(ControlAction.WAKE_UP)
     worker.feed(ControlDone(run_id=run.run_id))
-    while worker.core.num_requests:
-        worker.step()
-    ask(worker, ControlAction.IS_SLEEPING)
-    assert answer(worker).result_json == "false"
+    worker.run()
+    worker.ask(ControlAction.IS_SLEEPING)
+    assert worker.answer().result_json == "false"
 
 
 @pytest.mark.parametrize("argument_json", ["[]", '{"levle": 1}', '{"level": "1"}', '{"level": 3}', "{"])
 def test_a_wrong_sleep_is_refused_before_anything_is_forgotten(worker: Worker, argument_json: str) -> None:
     finish(worker, "old", prompt=9)
     control = Control(control_id=1, action=ControlAction.SLEEP, argument_json=argument_json, timeout_s=1.0)
-    assert worker.feed(FromRouter(router_id=ROUTER, message=control)) == []
-    assert answer(worker).code is ErrorCode.INVALID_REQUEST
+    assert worker.command(control) == []
+    assert worker.answer().code is ErrorCode.INVALID_REQUEST
     assert worker.core.pool.num_cached == 2
 
 
@@ -248,13 +215,7 @@ def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
     spec = make_request(prompt=10)
     pair.begin(spec)
     pair.is_cut = True
-    control = Control(
-        control_id=1,
-        action=ControlAction.SWITCH_WEIGHTS,
-        argument_json='{"path": "/new", "weights": "new"}',
-        timeout_s=600.0,
-    )
-    assert not pair.p.command(control, now=0.5)
+    assert not pair.p.ask(ControlAction.SWITCH_WEIGHTS, timeout_s=600.0, now=0.5, path="/new", weights="new")
     pair.p.cancel(spec.request_id, now=1.0)
     assert pair.p.core.open_work
     begun = [effect for effect in pair.p.wait(20.0) if isinstance(effect, RunControl)]
@@ -268,7 +229,7 @@ def test_adapters_go_with_the_weights_of_a_sleeping_engine(level: int, is_droppe
     worker.generate(replace(make_request(max_tokens=1), adapter=adapter))
     worker.feed(AdapterLoaded(digest=adapter.digest))
     worker.step()
-    effects = ask(worker, ControlAction.SLEEP, level=level)
+    effects = worker.ask(ControlAction.SLEEP, level=level)
     dropped = [effect.digest for effect in effects if isinstance(effect, DropAdapter)]
     assert dropped == [adapter.digest] * is_dropped
     assert isinstance(effects[-1], RunControl)

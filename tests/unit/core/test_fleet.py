@@ -21,13 +21,7 @@ from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.placement.placement import WorkerView
 from tests.builders import BLOCK_SIZE, VOCAB_SIZE, make_identity, make_request, make_source, make_worker_info
-
-
-def make_fleet(*worker_ids: str, **changes: Any) -> Fleet:
-    fleet = Fleet()
-    for worker_id in worker_ids:
-        fleet.join(make_worker_info(worker_id, **changes))
-    return fleet
+from tests.unit.core.routers import make_fleet
 
 
 def hashes(spec: RequestSpec) -> tuple[bytes, ...]:
@@ -274,8 +268,7 @@ def test_one_prompt_alone_may_take_more_than_half() -> None:
 
 
 def test_blocks_of_groups_with_a_window_are_those_that_move() -> None:
-    fleet = Fleet()
-    fleet.join(make_worker_info("w", identity=make_identity(kv_windows=(None, 6)), num_blocks=10))
+    fleet = make_fleet("w", identity=make_identity(kv_windows=(None, 6)), num_blocks=10)
     assert fleet.num_blocks(20) == 5 + 2
     fleet.reserve(LoadReservation("w", num_blocks=1))
     assert [view(fleet, make_request(prompt=n)).can_reserve for n in (8, 16)] == [True, False]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
+from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_core.sessions.router_messages import Failed, FirstToken, Refused, TokenBatch
 from baton_core.worker.worker_events import Drain, Leave, RouterJoined, StepDone
 from baton_worker.core.scheduler_config import SchedulerConfig
@@ -91,7 +91,7 @@ def test_nothing_new_is_taken_and_no_operator_changes_that() -> None:
     worker.generate(make_request("late"))
     (refused,) = worker.heard(Refused)
     assert (refused.code, refused.message) == (ErrorCode.UNAVAILABLE, "the worker drains")
-    worker.command(Control(control_id=1, action=ControlAction.UNDRAIN, timeout_s=1.0))
+    worker.ask(ControlAction.UNDRAIN)
     (result,) = worker.heard(ControlResult)
     assert (result.code, result.message, result.is_draining) == (ErrorCode.UNAVAILABLE, LEAVING, True)
 
@@ -116,8 +116,7 @@ def test_a_prompt_that_nobody_comes_for_is_given_back_soon_by_a_worker_that_is_e
     pair.prefill(make_request("before", prompt=9))
     pair.p.wait(1.0)
     assert pair.p.core.open_work.num_offers == 1
-    control = Control(control_id=1, action=ControlAction.DRAIN, argument_json="{}", timeout_s=1.0)
-    pair.p.feed(Leave(within_s=8.0), now=2.0) if is_told_to_end else pair.p.command(control, now=2.0)
+    pair.p.feed(Leave(within_s=8.0), now=2.0) if is_told_to_end else pair.p.ask(ControlAction.DRAIN, now=2.0)
     pair.p.wait(3.0)
     assert requests_to_return(pair.p) == ["before"]
     assert pair.p.heard(Failed)[0].message.endswith("and the worker drains")
@@ -127,8 +126,8 @@ def test_a_prompt_that_nobody_comes_for_is_given_back_soon_by_a_worker_that_is_e
 def test_a_worker_that_takes_requests_again_waits_for_pullers_as_long_as_ever() -> None:
     pair = Pair()
     for action in (ControlAction.DRAIN, ControlAction.UNDRAIN):
-        pair.p.command(Control(control_id=1, action=action, timeout_s=1.0))
-        assert json.loads(pair.p.heard(ControlResult)[-1].result_json)["num_offers"] == 0
+        pair.p.ask(action)
+        assert json.loads(pair.p.answer().result_json)["num_offers"] == 0
     pair.prefill(make_request(prompt=9))
     pair.p.wait(14.9)
     assert pair.p.core.open_work.num_offers == 1
@@ -146,6 +145,5 @@ def test_a_worker_that_is_drained_on_its_machine_ends_what_it_has_and_stays() ->
     assert requests_to_return(worker) == []
     worker.generate(make_request("late"))
     assert [one.request_id for one in worker.heard(Refused)] == ["late"]
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert not is_over(worker, 100.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
 from baton_core.sessions.worker_info import WorkerLoad, WorkerRates
@@ -11,17 +9,11 @@ from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.token_queue import TokenQueue
 from baton_router.core.placement.placement_snapshot import WorkerView
 from tests.builders import make_worker_info
+from tests.unit.core.routers import make_fleet
 
 
 def seen(fleet: Fleet, worker_id: str = "w") -> WorkerView:
     return next(view for view in fleet.views(8, []) if view.worker_id == worker_id)
-
-
-def make_fleet(*worker_ids: str, **changes: Any) -> Fleet:
-    fleet = Fleet()
-    for worker_id in worker_ids:
-        fleet.join(make_worker_info(worker_id, **changes))
-    return fleet
 
 
 def test_what_was_given_counts_until_it_is_taken_back() -> None:

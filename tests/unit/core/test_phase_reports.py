@@ -287,8 +287,7 @@ def test_phases_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(phase_log, "MAX_PHASES", 4)
     worker = make_worker(max_num_batched_tokens=2)
     worker.generate(make_request(prompt=20, max_tokens=3))
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     report = report_of(worker)
     names = [phase.name.value for phase in report.phases]
     assert names == ["queue", *["prefill_chunk"] * 3, "decode_queue", "decode"]
@@ -299,6 +298,5 @@ def test_phases_beyond_the_maximum_are_counted(monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_is_remembered_for_each_token() -> None:
     worker = make_worker(num_blocks=64)
     worker.generate(make_request(prompt=8, max_tokens=200))
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert len(report_of(worker).phases) == 4

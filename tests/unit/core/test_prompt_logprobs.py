@@ -135,8 +135,7 @@ def test_after_preemption_nothing_is_told_twice() -> None:
     for _ in range(9):
         worker.step()
     assert worker.core.scheduler.num_preemptions == 1
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert positions(worker) == [(1, 13)]
 
 

@@ -17,7 +17,7 @@ from baton_router.core.placement.rate_aging import (
     aged_rates,
     median,
 )
-from tests.builders import make_worker_info
+from tests.unit.core.routers import make_fleet
 
 D, P = Role.DECODE, Role.PREFILL
 LONG_AGO = -1000.0
@@ -108,10 +108,8 @@ def load(step_s: float, num_steps: int, **changes: Any) -> WorkerLoad:
     return WorkerLoad(num_available_blocks=10, rates=rates, **changes)
 
 
-def make_fleet() -> Fleet:
-    fleet = Fleet()
-    for name in ("slow", "other"):
-        fleet.join(make_worker_info(name, D))
+def slow_and_other() -> Fleet:
+    fleet = make_fleet("slow", "other", role=D)
     fleet.report(0.0, "slow", load(1.0, 3))
     fleet.report(0.0, "other", load(0.01, 3))
     return fleet
@@ -122,7 +120,7 @@ def seen(fleet: Fleet, worker_id: str = "slow") -> float:
 
 
 def test_a_worker_without_steps_is_seen_as_the_others_after_a_while() -> None:
-    fleet = make_fleet()
+    fleet = slow_and_other()
     assert (seen(fleet), seen(fleet, "other")) == (1.0, 0.01)
     for half_seconds in range(1, 120):
         fleet.report(0.5 * half_seconds, "slow", load(1.0, 3))
@@ -134,7 +132,7 @@ def test_a_worker_without_steps_is_seen_as_the_others_after_a_while() -> None:
 
 
 def test_a_fleet_that_is_idle_forgets_nothing() -> None:
-    fleet = make_fleet()
+    fleet = slow_and_other()
     for half_seconds in range(1, 120):
         fleet.report(0.5 * half_seconds, "slow", load(1.0, 3))
         fleet.report(0.5 * half_seconds, "other", load(0.01, 3))
@@ -142,7 +140,7 @@ def test_a_fleet_that_is_idle_forgets_nothing() -> None:
 
 
 def test_a_worker_that_changes_its_role_is_held_against_its_new_kind() -> None:
-    fleet = make_fleet()
+    fleet = slow_and_other()
     fleet.report(60.0, "other", load(0.01, 4))
     assert seen(fleet) < 0.1
     fleet.report(60.0, "other", load(0.01, 4, role=P))

@@ -71,8 +71,7 @@ def test_several_can_be_cancelled_before_they_begin(indices: tuple[int, ...]) ->
     worker = Worker(make_worker_config())
     worker.generate(resumed((7,), (), (8, 9), prompt=2 * BLOCK, max_tokens=4))
     worker.cancel("r", *indices)
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     ends = [output.index for batch in worker.heard(TokenBatch) for output in batch.outputs]
     assert set(ends) == ({2} if indices == (0,) else set())
     assert worker.core.pool.num_used == 0
@@ -88,8 +87,7 @@ def test_a_pair_hands_over_prompt_and_output(num_prompt_tokens: int) -> None:
     assert pair.num_pulled_blocks == -(-(num_prompt_tokens + 3) // BLOCK)
     plan = planned(pair.d)
     assert [(piece.start, piece.token_ids) for piece in plan.slices] == [(num_prompt_tokens + 3, (500,))]
-    while pair.d.core.num_requests:
-        pair.d.step()
+    pair.d.run()
     outputs = [output for batch in pair.d.heard(TokenBatch) for output in batch.outputs]
     assert len(outputs) == 2
     assert outputs[-1].finish_reason is FinishReason.LENGTH

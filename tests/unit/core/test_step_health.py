@@ -64,8 +64,7 @@ def test_what_a_broken_sequence_computed_is_found_by_nobody() -> None:
     worker.generate(make_request("b", prompt=12, max_tokens=4))
     break_step(worker, names="b")
     worker.generate(make_request("c", prompt=12, max_tokens=4))
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     cached = {first.request_id: first.num_cached_tokens for first in worker.heard(FirstToken)}
     assert cached == {"a": 0, "c": 0}, "a's blocks, which b was given, are not to be trusted either"
     assert worker.core.pool.num_used == 0

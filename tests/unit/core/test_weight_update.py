@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from baton_core.errors import BatonError, ErrorCode, IncompatibleWorkerError, InvalidRequestError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.finish import FinishReason
-from baton_core.sessions.control_messages import Control, ControlAction, ControlResult, EnginePart
+from baton_core.sessions.control_messages import ControlAction, ControlResult, EnginePart
 from baton_core.sessions.router_messages import (
     Cancel,
     Generate,
@@ -20,8 +19,7 @@ from baton_core.sessions.router_messages import (
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_core.sessions.worker_info import WorkerLoad
 from baton_core.weight_update import WeightUpdate, WeightVersion
-from baton_core.worker.worker_events import ControlDone, RouterJoined, RunControl
-from baton_router.core.fleet.fleet import Fleet
+from baton_core.worker.worker_events import ControlDone, RunControl
 from baton_router.core.fleet.readiness import why_not_ready
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.router_events import FailRequest, HoldDispatch, WorkerLeft
@@ -34,33 +32,14 @@ from tests.builders import (
     make_worker_config,
     make_worker_info,
 )
-from tests.unit.core.routers import Client, batch, first_token, refused, tokens
-from tests.unit.core.workers import ROUTER, Worker
+from tests.unit.core.routers import Client, batch, first_token, make_fleet, refused, tokens
+from tests.unit.core.workers import Worker
 
 NEW = WeightVersion(path="/new", weights="new")
 
 
-@pytest.fixture
-def worker() -> Worker:
-    worker = Worker(make_worker_config())
-    worker.feed(RouterJoined(router_id=ROUTER))
-    return worker
-
-
-def ask(worker: Worker, action: ControlAction, *, timeout_s: float = 10.0, **argument: Any) -> list[Any]:
-    return worker.command(
-        Control(control_id=1, action=action, argument_json=json.dumps(argument), timeout_s=timeout_s)
-    )
-
-
 def switch(worker: Worker, **fields: Any) -> list[Any]:
-    return ask(worker, ControlAction.SWITCH_WEIGHTS, path="/new", weights="new", **fields)
-
-
-def answer(worker: Worker) -> ControlResult:
-    result = worker.heard(ControlResult)[-1]
-    assert isinstance(result, ControlResult)
-    return result
+    return worker.ask(ControlAction.SWITCH_WEIGHTS, path="/new", weights="new", **fields)
 
 
 def refusals(worker: Worker) -> list[str]:
@@ -126,15 +105,15 @@ def test_weights_that_are_in_no_folder_are_refused(info: dict[str, Any]) -> None
 
 def test_a_check_runs_beside_the_steps_and_one_at_a_time(worker: Worker) -> None:
     worker.generate(make_request(max_tokens=3))
-    (run,) = ask(worker, ControlAction.CHECK_WEIGHTS, path="/new")
+    (run,) = worker.ask(ControlAction.CHECK_WEIGHTS, path="/new")
     assert run == RunControl(run_id=1, action=ControlAction.CHECK_WEIGHTS, argument_json='{"path": "/new"}')
     worker.step()
-    ask(worker, ControlAction.CHECK_WEIGHTS, path="/new")
-    assert answer(worker).code is ErrorCode.OVERLOADED
-    (profile,) = ask(worker, ControlAction.START_PROFILE)
+    worker.ask(ControlAction.CHECK_WEIGHTS, path="/new")
+    assert worker.answer().code is ErrorCode.OVERLOADED
+    (profile,) = worker.ask(ControlAction.START_PROFILE)
     worker.feed(ControlDone(run_id=profile.run_id))
     worker.feed(ControlDone(run_id=run.run_id, result_json='"new"'))
-    assert (answer(worker).result_json, answer(worker).weights) == ('"new"', WEIGHTS)
+    assert (worker.answer().result_json, worker.answer().weights) == ('"new"', WEIGHTS)
     worker.step()
 
 
@@ -149,8 +128,8 @@ def test_a_switch_waits_until_nothing_is_open_and_lets_nothing_begin_meanwhile(w
     assert run.action is ControlAction.SWITCH_WEIGHTS
     assert worker.core.pool.num_cached == 0
     worker.feed(ControlDone(run_id=run.run_id, weights="new"))
-    assert answer(worker).weights == worker.core.load(0.0).weights == "new"
-    assert not answer(worker).is_paused
+    assert worker.answer().weights == worker.core.load(0.0).weights == "new"
+    assert not worker.answer().is_paused
 
 
 def test_a_request_that_has_begun_elsewhere_is_taken_before_a_switch_but_not_during_it(
@@ -174,9 +153,9 @@ def test_a_switch_that_waits_too_long_leaves_the_weights(worker: Worker) -> None
     switch(worker, timeout_s=5.0)
     assert worker.core.next_deadline() == 5.0
     worker.wait(5.0)
-    assert answer(worker).code is ErrorCode.DEADLINE_EXCEEDED
+    assert worker.answer().code is ErrorCode.DEADLINE_EXCEEDED
     text = "switch_weights waited 5 s for 1 requests, 0 leases and 0 transfers to end"
-    assert (answer(worker).message, answer(worker).weights) == (text, WEIGHTS)
+    assert (worker.answer().message, worker.answer().weights) == (text, WEIGHTS)
     worker.generate(make_request("new"))
     assert refusals(worker) == []
 
@@ -184,7 +163,7 @@ def test_a_switch_that_waits_too_long_leaves_the_weights(worker: Worker) -> None
 def test_a_switch_that_fails_leaves_the_weights(worker: Worker) -> None:
     (run,) = switch(worker)
     worker.feed(ControlDone(run_id=run.run_id, code=ErrorCode.INVALID_MODEL, message="no", weights=WEIGHTS))
-    assert (answer(worker).code, answer(worker).weights) == (ErrorCode.INVALID_MODEL, WEIGHTS)
+    assert (worker.answer().code, worker.answer().weights) == (ErrorCode.INVALID_MODEL, WEIGHTS)
     worker.generate(make_request())
     assert refusals(worker) == []
 
@@ -192,19 +171,19 @@ def test_a_switch_that_fails_leaves_the_weights(worker: Worker) -> None:
 def test_a_second_switch_and_one_of_a_sleeping_worker_are_refused(worker: Worker) -> None:
     (run,) = switch(worker)
     assert switch(worker) == []
-    assert answer(worker).code is ErrorCode.OVERLOADED
+    assert worker.answer().code is ErrorCode.OVERLOADED
     worker.feed(ControlDone(run_id=run.run_id, away=frozenset(EnginePart), weights="new"))
     switch(worker)
-    assert answer(worker).message.endswith("allowed: wake_up first")
+    assert worker.answer().message.endswith("allowed: wake_up first")
 
 
 def test_a_worker_that_sleeps_without_its_kv_cache_alone_switches_and_sleeps_on(worker: Worker) -> None:
     away = frozenset({EnginePart.KV_CACHE})
-    (run,) = ask(worker, ControlAction.WAKE_UP, tags=["weights"])
+    (run,) = worker.ask(ControlAction.WAKE_UP, tags=["weights"])
     worker.feed(ControlDone(run_id=run.run_id, away=away, weights=WEIGHTS))
     (run,) = switch(worker)
     worker.feed(ControlDone(run_id=run.run_id, away=away, weights="new"))
-    assert (answer(worker).code, answer(worker).weights, answer(worker).is_asleep) == (None, "new", True)
+    assert (worker.answer().code, worker.answer().weights, worker.answer().is_asleep) == (None, "new", True)
     worker.generate(make_request())
     assert refusals(worker) == ["the worker sleeps"]
 
@@ -212,8 +191,7 @@ def test_a_worker_that_sleeps_without_its_kv_cache_alone_switches_and_sleeps_on(
 def test_blocks_of_other_weights_are_not_found_and_requests_for_them_not_taken(worker: Worker) -> None:
     def run(request_id: str, **fields: Any) -> None:
         worker.generate(make_request(request_id, prompt=9, max_tokens=1, **fields))
-        while worker.core.num_requests:
-            worker.step()
+        worker.run()
 
     def stored() -> set[bytes]:
         return {one for delta in worker.heard(CacheDelta) for one in delta.stored}
@@ -306,9 +284,7 @@ def reported(weights: str) -> WorkerLoad:
 
 
 def test_the_weights_that_a_worker_changes_to_are_served_and_others_get_no_request() -> None:
-    fleet = Fleet()
-    for name in ("p", "d"):
-        fleet.join(make_worker_info(name))
+    fleet = make_fleet("p", "d")
     assert fleet.weights == WEIGHTS
     fleet.report(0.0, "p", reported(WEIGHTS))
     fleet.update_status("d", ControlResult(control_id=1, weights="new"))
@@ -319,9 +295,7 @@ def test_the_weights_that_a_worker_changes_to_are_served_and_others_get_no_reque
 
 
 def test_a_fleet_is_ready_with_workers_of_the_weights_that_are_served_alone() -> None:
-    fleet = Fleet()
-    for name in ("a", "b"):
-        fleet.join(make_worker_info(name))
+    fleet = make_fleet("a", "b")
     fleet.set_version(NEW)
     assert not fleet.is_ready
     why = why_not_ready(fleet.workers(), weights=fleet.weights)
@@ -332,8 +306,7 @@ def test_a_fleet_is_ready_with_workers_of_the_weights_that_are_served_alone() ->
 
 
 def test_a_worker_with_other_weights_joins_only_where_it_can_be_brought_to_those_served() -> None:
-    fleet = Fleet()
-    fleet.join(make_worker_info("a"))
+    fleet = make_fleet("a")
     fleet.report(0.0, "a", reported("new"))
     with pytest.raises(IncompatibleWorkerError, match="weights is 'tiny'; allowed: 'new'"):
         fleet.join(make_worker_info("b"))
@@ -345,17 +318,14 @@ def test_a_worker_with_other_weights_joins_only_where_it_can_be_brought_to_those
 
 
 def test_a_version_that_another_router_has_replaced_is_brought_to_no_worker() -> None:
-    fleet = Fleet()
-    fleet.join(make_worker_info("a"))
+    fleet = make_fleet("a")
     fleet.set_version(NEW)
     fleet.report(0.0, "a", reported("newer"))
     assert (fleet.weights, fleet.version) == ("newer", None)
 
 
 def test_without_a_version_the_weights_of_the_workers_that_are_left_are_served() -> None:
-    fleet = Fleet()
-    for name in ("a", "b"):
-        fleet.join(make_worker_info(name))
+    fleet = make_fleet("a", "b")
     fleet.report(0.0, "a", reported("new"))
     fleet.leave("a")
     assert fleet.weights == WEIGHTS

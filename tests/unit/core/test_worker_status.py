@@ -8,33 +8,22 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
+from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_core.sessions.router_messages import Refused
 from baton_core.sessions.worker_info import Role
-from baton_core.worker.worker_events import ControlDone, RouterJoined, RunControl
-from tests.builders import make_request, make_worker_config
-from tests.unit.core.workers import ROUTER, Pair, Worker
+from baton_core.worker.worker_events import ControlDone, RunControl
+from tests.builders import make_request
+from tests.unit.core.workers import Pair, Worker
 
 EMPTY = {"num_requests": 0, "num_offers": 0, "num_transfers": 0}
-
-
-@pytest.fixture
-def worker() -> Worker:
-    worker = Worker(make_worker_config())
-    worker.feed(RouterJoined(router_id=ROUTER))
-    return worker
 
 
 def ask(worker: Worker, action: ControlAction, **argument: Any) -> ControlResult:
     """Have it answered at once, and nothing else done."""
     before = len(worker.heard(ControlResult))
-    control = Control(control_id=1, action=action, argument_json=json.dumps(argument), timeout_s=1.0)
-    assert worker.command(control) == []
-    results = worker.heard(ControlResult)
-    assert len(results) == before + 1
-    result = results[-1]
-    assert isinstance(result, ControlResult)
-    return result
+    assert worker.ask(action, timeout_s=1.0, **argument) == []
+    assert len(worker.heard(ControlResult)) == before + 1
+    return worker.answer()
 
 
 def test_a_role_is_set_while_a_step_computes_and_told_from_then_on(worker: Worker) -> None:
@@ -51,8 +40,7 @@ def test_a_role_is_set_while_a_step_computes_and_told_from_then_on(worker: Worke
 def test_a_worker_does_what_it_is_given_whatever_its_role(worker: Worker) -> None:
     ask(worker, ControlAction.SET_ROLE, role="prefill")
     worker.generate(make_request(max_tokens=2))
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert worker.heard(Refused) == []
 
 
@@ -77,8 +65,7 @@ def test_a_worker_that_drains_takes_nothing_new_and_ends_what_it_has(worker: Wor
         (name, ErrorCode.UNAVAILABLE, "the worker drains") for name in ("generate", "prefill", "reserve")
     ]
     assert json.loads(ask(worker, ControlAction.DRAIN).result_json)["num_requests"] == 1
-    while worker.core.num_requests:
-        worker.step()
+    worker.run()
     assert json.loads(ask(worker, ControlAction.DRAIN).result_json) == EMPTY
     assert not ask(worker, ControlAction.UNDRAIN).is_draining
     worker.generate(make_request("new", max_tokens=1))
@@ -94,15 +81,13 @@ def test_both_ends_of_a_transfer_go_on_while_they_drain() -> None:
     assert open_at_d == {"num_requests": 1, "num_offers": 0, "num_transfers": 1}
     pair.finish_pulls()
     pair.carry(pair.d.start("r", 500))
-    while pair.d.core.num_requests:
-        pair.d.step()
+    pair.d.run()
     for worker in (pair.p, pair.d):
         assert json.loads(ask(worker, ControlAction.DRAIN).result_json) == EMPTY
 
 
 def test_a_drain_does_not_wait_for_a_control_that_runs_nor_end_with_a_sleep(worker: Worker) -> None:
-    control = Control(control_id=9, action=ControlAction.SLEEP, argument_json='{"level": 0}', timeout_s=1.0)
-    (run,) = worker.command(control)
+    (run,) = worker.ask(ControlAction.SLEEP, control_id=9, level=0)
     assert isinstance(run, RunControl)
     ask(worker, ControlAction.DRAIN)
     worker.feed(ControlDone(run_id=run.run_id))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from baton_core.requests.phases import PhaseReport
+from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
 from baton_core.sessions.router_messages import (
     Cancel,
@@ -75,11 +77,38 @@ class Worker:
     def cancel(self, request_id: str, *indices: int, now: float = 0.0) -> list[Any]:
         return self.command(Cancel(request_id=request_id, indices=indices), now=now)
 
+    def ask(
+        self,
+        action: ControlAction,
+        *,
+        control_id: int = 1,
+        timeout_s: float = 10.0,
+        now: float = 0.0,
+        **argument: Any,
+    ) -> list[Any]:
+        """Give an operator's control."""
+        text = json.dumps(argument)
+        control = Control(control_id=control_id, action=action, argument_json=text, timeout_s=timeout_s)
+        return self.command(control, now=now)
+
+    def answer(self) -> ControlResult:
+        """Return what it last said to a control."""
+        result = self.heard(ControlResult)[-1]
+        assert isinstance(result, ControlResult)
+        return result
+
     def step(self, *, token_id: int = 500, now: float = 0.0) -> list[Any]:
         """Plan, execute and take back one step."""
         plan = self.core.schedule(now)
         assert plan is not None, "there is nothing to compute"
         return self.feed(StepDone(result=step_result(plan, token_id)), now=now)
+
+    def run(self) -> list[Any]:
+        """Compute until no request is left."""
+        effects: list[Any] = []
+        while self.core.num_requests:
+            effects += self.step()
+        return effects
 
     def heard(self, kind: type) -> list[Any]:
         """Return the router's messages of one kind."""
