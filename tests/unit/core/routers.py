@@ -95,6 +95,11 @@ class Client:
         return end
 
     @property
+    def finished(self) -> FinishRequest:
+        assert isinstance(self.terminal, FinishRequest), self.terminal
+        return self.terminal
+
+    @property
     def code(self) -> ErrorCode:
         assert isinstance(self.terminal, FailRequest), self.terminal
         return self.terminal.code

@@ -87,9 +87,7 @@ def test_a_request_is_computed_once_its_adapter_is_loaded_and_ends_if_it_cannot_
     assert load.adapter == A
     assert worker.core.schedule(0.0) is None
     worker.feed(AdapterLoaded(digest=A.digest))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    assert [piece.adapter for piece in plan.slices] == [A.digest]
+    assert [piece.adapter for piece in worker.plan().slices] == [A.digest]
     worker.generate(make_spec("bad", B))
     worker.feed(AdapterLoaded(digest=B.digest, error="no such folder"))
     (failed,) = worker.heard(Failed)
@@ -110,9 +108,7 @@ def test_at_most_max_loras_run_at_once_and_others_pass_whoever_waits() -> None:
         worker.generate(make_spec(name, adapter))
     for adapter in (A, B):
         worker.feed(AdapterLoaded(digest=adapter.digest))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    assert {piece.adapter for piece in plan.slices} <= {"", A.digest}
+    assert {piece.adapter for piece in worker.plan().slices} <= {"", A.digest}
     assert "b" in worker.core.scheduler.adapters(is_running=False)
     assert worker.core.scheduler.adapters(is_running=True) == {"a"}
 

@@ -54,8 +54,7 @@ def test_an_idle_worker_runs_what_it_is_asked_at_once_and_plans_no_step_meanwhil
 
 def test_what_is_asked_during_a_step_begins_when_the_step_ends(worker: Worker) -> None:
     worker.generate(make_request())
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     assert worker.ask(ControlAction.START_PROFILE) == []
     (run,) = worker.feed(StepDone(result=step_result(plan, 500)))
     assert run.action is ControlAction.START_PROFILE

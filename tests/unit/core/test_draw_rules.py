@@ -23,8 +23,7 @@ def make_worker(**changes: Any) -> Worker:
 
 def next_samples(worker: Worker, token_id: int = 500) -> list[SampleSpec]:
     """Compute a step; how its tokens are drawn."""
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     worker.feed(StepDone(result=step_result(plan, token_id)))
     return [sample for piece in plan.slices for sample in piece.samples]
 

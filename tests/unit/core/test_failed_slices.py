@@ -14,8 +14,7 @@ from tests.unit.core.workers import Worker
 
 def step_failing(worker: Worker, names: Collection[str], index: int = 0, *, is_refused: bool = False) -> None:
     """Run a step in which sequence `index` of the requests named fails."""
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     seq_ids = [piece.seq_id for piece in plan.slices]
     failures = {
         number: "no such word"
@@ -74,13 +73,11 @@ def test_blocks_of_logits_that_are_not_finite_are_found_by_nobody() -> None:
     """Nor those that the sequence gave back, behind its window."""
     worker = Worker(make_worker_config(kv_spec=make_kv_spec((8,)), num_blocks=32))
     worker.generate(make_request("a", prompt=30))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     result = replace(step_result(plan), sampled=((),), failures={0: "not finite"}, broken=frozenset({0}))
     worker.feed(StepDone(result=result))
     assert not len(worker.core.pool.cache)
     assert worker.core.pool.num_free == 32
     worker.generate(make_request("b", prompt=14))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     assert plan.slices[0].start == 0

@@ -63,8 +63,7 @@ def test_what_still_runs_after_half_of_the_time_is_given_back_and_no_block_stays
     worker.feed(Leave(within_s=10.0), now=0.0)
     worker.wait(4.9)
     assert requests_to_return(worker) == ["for another one"]
-    plan = worker.core.schedule(4.9)
-    assert plan is not None
+    plan = worker.plan(4.9)
     worker.wait(5.0)
     assert sorted(requests_to_return(worker)) == sorted(
         ["decodes", "several", "in mid-prompt", "reserved", "for another one"]

@@ -54,9 +54,7 @@ def test_the_prompt_is_computed_once_the_form_is_there(command: str, n: int) -> 
     assert prepare.structured_outputs == FORM
     assert worker.core.schedule(0.0) is None
     worker.feed(GrammarCompiled(compilation_id=prepare.compilation_id), now=1.0)
-    plan = worker.core.schedule(1.0)
-    assert plan is not None
-    histories = [sample.history for sample in plan.slices[0].samples]
+    histories = [sample.history for sample in worker.plan(1.0).slices[0].samples]
     assert [history.rules.params.structured_outputs for history in histories if history] == [FORM] * n
 
 

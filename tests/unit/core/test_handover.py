@@ -30,9 +30,7 @@ def test_a_prompt_is_computed_once_and_decoded_elsewhere(by_checksum: bool) -> N
     (moved,) = pair.d.heard(Transferred)
     block_bytes = pair.d.core.config.kv_spec.block_bytes
     assert (moved.num_blocks, moved.num_bytes, moved.num_recomputed_tokens) == (3, 3 * block_bytes, 0)
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
-    (piece,) = plan.slices
+    (piece,) = pair.d.plan().slices
     assert (piece.start, piece.token_ids, piece.block_tables[0]) == (10, (500,), (0, 1, 2))
     assert piece.samples[0].position == 11
     assert pair.p.core.leases.num_open == 0
@@ -61,8 +59,7 @@ def test_siblings_share_one_import() -> None:
     pair = Pair()
     pair.hand_over(make_request(prompt=10, n=3))
     assert pair.num_pulled_blocks == 3
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
+    plan = pair.d.plan()
     assert plan.block_copies == ((2, 3), (2, 4), (2, 5))
     assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 3), (0, 1, 4), (0, 1, 5)]
 
@@ -146,9 +143,7 @@ def test_a_decode_worker_that_holds_everything_imports_nothing() -> None:
         0.0,
         0,
     )
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
-    assert plan.slices[0].start == 8
+    assert pair.d.plan().slices[0].start == 8
 
 
 def test_tenants_share_no_blocks() -> None:
@@ -181,8 +176,7 @@ def test_one_prompt_alone_may_reserve_more_than_half() -> None:
 def test_a_full_decode_worker_refuses_and_keeps_nothing() -> None:
     pair = Pair(num_blocks=4)
     pair.d.generate(make_request("busy", prompt=12, first=100))
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
+    pair.d.plan()
     pair.reserve(make_request("r", prompt=8))
     assert [refused.request_id for refused in pair.d.heard(Refused)] == ["r"]
     assert (pair.d.core.num_requests, pair.d.core.pool.num_used) == (1, 3)

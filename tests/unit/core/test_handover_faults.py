@@ -37,9 +37,7 @@ def test_when_the_holder_falls_silent_the_puller_computes_the_prompt_itself(by_c
     pair.wait(8.0)
     (moved,) = pair.d.heard(Transferred)
     assert moved.num_recomputed_tokens == 10
-    plan = pair.d.core.schedule(8.0)
-    assert plan is not None
-    assert plan.slices[0].token_ids == (*spec.prompt_token_ids, 500)
+    assert pair.d.plan(8.0).slices[0].token_ids == (*spec.prompt_token_ids, 500)
     pair.wait(15.0)
     assert pair.p.core.pool.num_used == 0
 
@@ -101,8 +99,7 @@ def test_a_prefill_cancelled_between_two_chunks_leaves_nothing() -> None:
     pair = Pair(max_num_batched_tokens=8)
     spec = make_request(prompt=12)
     pair.carry(pair.p.prefill(spec))
-    plan = pair.p.core.schedule(0.0)
-    assert plan is not None
+    plan = pair.p.plan()
     pair.p.cancel("r")
     assert pair.p.core.pool.num_used == 3
     pair.p.feed(StepDone(result=step_result(plan)))
@@ -138,9 +135,7 @@ def test_a_block_with_a_wrong_checksum_is_never_read_or_cached() -> None:
     pair.hand_over(make_request(prompt=14))
     (moved,) = pair.d.heard(Transferred)
     assert moved.num_recomputed_tokens == 10
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
-    (piece,) = plan.slices
+    (piece,) = pair.d.plan().slices
     assert (piece.start, len(piece.token_ids), piece.block_tables[0][0]) == (4, 11, 0)
     valid = [block_id for block_id in range(16) if pair.d.core.pool.cache.hash_of(block_id) is not None]
     assert valid == [0, 2]

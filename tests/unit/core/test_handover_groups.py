@@ -14,9 +14,7 @@ GROUPS = make_kv_spec((None, 6))
 
 
 def first_slice(pair: Pair) -> SequenceSlice:
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
-    return plan.slices[0]
+    return pair.d.plan().slices[0]
 
 
 @pytest.mark.parametrize("by_checksum", [False, True])

@@ -41,8 +41,7 @@ def test_each_token_comes_with_its_own() -> None:
 def test_sequences_drawn_together_get_each_its_own() -> None:
     worker = Worker(make_worker_config())
     worker.generate(make_request(n=2, logprobs=1))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     both = (make_logprobs(500, 8), make_logprobs(501, 8))
     result = StepResult(step_id=plan.step_id, sampled=((500, 501),), logprobs={0: both})
     worker.feed(StepDone(result=result))
@@ -54,8 +53,7 @@ def test_those_of_a_sequence_that_is_over_reach_nobody_else() -> None:
     worker = Worker(make_worker_config())
     for name, first in (("a", 1), ("b", 100)):
         worker.generate(make_request(name, first=first, logprobs=1))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     worker.cancel("a")
     entries = {0: (make_logprobs(1, 8),), 1: (make_logprobs(2, 8),)}
     result = StepResult(step_id=plan.step_id, sampled=((1,), (2,)), logprobs=entries)

@@ -68,8 +68,7 @@ def test_a_stream_goes_on_at_another_pair_with_what_it_has() -> None:
     assert sent == [("d2", Start(request_id=SECOND, first_tokens=(FirstTokenOf(index=0, token_id=8),)))]
     client.says("d2", batch(tokens(SECOND, 0, 9, reason=STOP)))
     assert [token for _, ids in client.emitted for token in ids] == [5, 6, 7, 8, 9]
-    assert isinstance(client.terminal, FinishRequest)
-    assert client.terminal.num_output_tokens == 5
+    assert client.finished.num_output_tokens == 5
     assert client.core.num_migrations == 1
     assert client.core.fleet.has_no_reservations
 
@@ -284,8 +283,7 @@ def test_a_stop_text_can_end_it_while_it_moves(is_placed: bool) -> None:
         client.join("d2")
     lose(client, "d")
     client.feed(StopMatched(request_id="r", index=0), now=2.0)
-    assert isinstance(client.terminal, FinishRequest)
-    assert client.terminal.num_output_tokens == 3
+    assert client.finished.num_output_tokens == 3
     assert client.core.fleet.has_no_reservations
 
 

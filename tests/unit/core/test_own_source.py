@@ -34,8 +34,7 @@ def go_on(worker: Worker, spec: RequestSpec, *, now: float = 0.0) -> tuple[StepP
     worker.reserve(spec, now=now)
     assert worker.core.leases.num_open == 0
     worker.start("r", *[500] * spec.params.n, now=now)
-    plan = worker.core.schedule(now)
-    assert plan is not None
+    plan = worker.plan(now)
     (transferred,) = worker.heard(Transferred)
     return plan, transferred
 
@@ -109,9 +108,7 @@ def test_whoever_pulls_it_is_told_and_what_is_read_is_not_written() -> None:
     gone = LeaseGone(transfer_id="t", producer_epoch=1, reason="it is decoded where it was computed")
     assert worker.reserve(spec) == [SendToConsumer(peer_id=b"d", message=gone)]
     worker.start("r", 500)
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    assert plan.block_copies == ((2, 3),)
+    assert worker.plan().block_copies == ((2, 3),)
 
 
 def test_blocks_that_are_held_for_a_name_are_nothing_to_one_that_comes_from_elsewhere() -> None:

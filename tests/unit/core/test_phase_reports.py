@@ -75,9 +75,7 @@ def test_a_prompt_that_is_cached_counts_as_found_but_for_what_is_computed() -> N
 def test_the_report_follows_the_last_tokens() -> None:
     worker = make_worker()
     worker.generate(make_request(max_tokens=1))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    effects = worker.core.on_event(0.0, StepDone(result=step_result(plan)))
+    effects = worker.core.on_event(0.0, StepDone(result=step_result(worker.plan())))
     kinds = [type(effect.message).__name__ for effect in effects]
     assert kinds.index("PhaseReport") > kinds.index("FirstToken")
 
@@ -116,8 +114,7 @@ def test_a_cancelled_request_is_told_as_far_as_it_came(num_steps: int) -> None:
 def test_a_request_cancelled_within_a_step_is_told_once() -> None:
     worker = make_worker()
     worker.generate(make_request(max_tokens=9))
-    plan = worker.core.schedule(1.0)
-    assert plan is not None
+    plan = worker.plan(1.0)
     worker.cancel("r", now=2.0)
     worker.feed(StepDone(result=step_result(plan)), now=3.0)
     assert bars(report_of(worker)) == [("queue", 0.0, 2.0)]

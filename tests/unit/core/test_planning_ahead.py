@@ -41,12 +41,6 @@ def plan_both(worker: Worker, *, now: float = 0.0) -> tuple[StepPlan, StepPlan]:
     return first, second
 
 
-def plan(worker: Worker, now: float) -> StepPlan:
-    planned = worker.core.schedule(now)
-    assert planned is not None
-    return planned
-
-
 # --- what it computes ---
 
 
@@ -241,8 +235,7 @@ def test_a_stop_found_late_drops_the_token_behind_it_and_then_lets_go_of_the_blo
     worker.generate(make_request(max_tokens=9))
     first, second = plan_both(worker)
     worker.feed(StepDone(result=step_result(first)))
-    third = worker.core.schedule(0.0)
-    assert third is not None
+    third = worker.plan()
     worker.feed(StepDone(result=step_result(second, EOS_TOKEN_ID)))
     (batch,) = worker.heard(TokenBatch)
     assert [(one.token_ids, one.finish_reason) for one in batch.outputs] == [((EOS_TOKEN_ID,), "stop")]
@@ -285,13 +278,13 @@ def test_a_step_counts_from_the_end_of_the_one_before_it_and_a_failed_one_not_at
     for now in (5.0, 7.0, 9.0, 11.0):
         worker.feed(StepDone(result=step_result(plans.pop(0))), now=now)
         assert worker.core.load(now + 1.0).step_age_s == 1.0
-        plans.append(plan(worker, now))
+        plans.append(worker.plan(now))
     for now in (13.0, 15.0):
         worker.feed(StepDone(result=step_result(plans.pop(0))), now=now)
     assert worker.core.rates.rates.decode_step_s == 2.0
     assert worker.core.load(16.0).step_age_s == 0.0
     num_decode_steps = worker.core.rates.rates.num_decode_steps
-    plan(worker, 16.0)
+    worker.plan(16.0)
     worker.feed(StepFailed(message="out of memory"), now=90.0)
     assert worker.core.rates.rates.decode_step_s == 2.0
     assert worker.core.rates.rates.num_decode_steps == num_decode_steps

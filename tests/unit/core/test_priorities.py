@@ -254,6 +254,4 @@ def test_a_worker_follows_the_priorities_of_its_requests_where_its_policy_says_s
     worker = Worker(make_worker_config(scheduler=config))
     for number, priority in enumerate((2, 1)):
         worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
-    plan = worker.core.schedule(2.0)
-    assert plan is not None
-    assert shape(plan) == [(first, 0, 8)]
+    assert shape(worker.plan(2.0)) == [(first, 0, 8)]

@@ -61,8 +61,7 @@ def test_the_engine_is_asked_for_the_tokens_that_follow_each_other() -> None:
     worker.generate(make_request(prompt=8, prompt_logprobs=2))
     asked = []
     for _ in range(2):
-        plan = worker.core.schedule(0.0)
-        assert plan is not None
+        plan = worker.plan()
         asked.append((plan.slices[0].prompt_targets, plan.slices[0].prompt_logprobs))
         worker.feed(StepDone(result=step_result(plan)))
     assert asked == [((2, 3, 4, 5, 6, 7), LogprobsSpec(num_top=2)), ((8,), LogprobsSpec(num_top=2))]
@@ -71,8 +70,7 @@ def test_the_engine_is_asked_for_the_tokens_that_follow_each_other() -> None:
 def test_nobody_is_asked_who_does_not_want_them() -> None:
     worker = make_worker()
     worker.generate(make_request(prompt=8, logprobs=2))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     assert (plan.slices[0].prompt_targets, plan.slices[0].prompt_logprobs) == ((), None)
 
 
@@ -87,9 +85,7 @@ def test_a_prompt_of_one_token_has_none() -> None:
 def test_a_step_tells_no_more_than_memory_holds(wanted: int | None, chunk: int) -> None:
     worker = make_worker(vocab_size=262_143, num_blocks=64, max_num_batched_tokens=64)
     worker.generate(make_request(prompt=14, prompt_logprobs=wanted))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    assert plan.slices[0].num_scheduled_tokens == chunk
+    assert worker.plan().slices[0].num_scheduled_tokens == chunk
 
 
 @pytest.mark.parametrize("changes", [{"prompt_logprobs": 0}, {"skip_reading_prefix_cache": True}])
@@ -174,8 +170,7 @@ def test_a_decode_worker_that_computes_the_prompt_itself_tells_nothing_and_takes
     pair = Pair(vocab_size=262_143)
     pair.broken_blocks = {0}
     pair.hand_over(make_request(prompt=14, prompt_logprobs=-1))
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
+    plan = pair.d.plan()
     assert (plan.slices[0].num_scheduled_tokens, plan.slices[0].prompt_targets) == (15, ())
 
 

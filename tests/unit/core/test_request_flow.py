@@ -57,8 +57,7 @@ def test_a_split_request_ends_with_its_last_token() -> None:
         ("p", CANCEL),
     ]
     assert client.emitted == [(0, (5,)), (0, (6,)), (0, (7,))]
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert (end.num_prompt_tokens, end.num_output_tokens, end.num_cached_tokens) == (8, 3, 4)
     times = end.timings
     assert (times.queue_s, times.prefill_s, times.transfer_s, times.total_s) == (0.5, 0.25, 0.125, 3.0)
@@ -78,8 +77,7 @@ def test_a_first_token_that_ends_the_request_starts_nobody() -> None:
     client = client_in(FlowState.SPLIT)
     last = tokens("r", 0, 5, reason=STOP)
     assert client.says("p", first_token("r", last)) == [("d", CANCEL), ("p", CANCEL)]
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert end.timings.decode_worker == ""
 
 
@@ -237,8 +235,7 @@ def test_the_queue_lasts_until_the_placement_that_was_taken() -> None:
     client = client_in(FlowState.WAITING)
     client.heartbeat("d", now=4.0)
     client.says("p", first_token("r\t1", tokens("r\t1", reason=STOP)), now=5.0)
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert (end.timings.queue_s, end.timings.first_token_s) == (4.5, 5.0)
 
 
@@ -266,8 +263,7 @@ def test_a_request_awaiting_decode_goes_to_the_first_worker_that_has_room() -> N
     assert [(worker_id, type(message)) for worker_id, message in sent] == [("d", Reserve), ("d", Start)]
     client.says("d", Transferred(request_id="r", num_blocks=2, num_bytes=9, transfer_s=1.0), now=8.0)
     client.says("d", batch(tokens("r", reason=STOP)), now=9.0)
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "d")
 
 
@@ -279,8 +275,7 @@ def test_a_request_awaiting_decode_stays_where_it_was_computed_once_nobody_else_
     sent = client.heartbeat("d", is_draining=True)
     assert sent == [("m", Reserve(spec=make_request(), source=make_source("m"))), ("m", start(i0=5))]
     client.says("m", batch(tokens("r", reason=STOP)))
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert (end.timings.prefill_worker, end.timings.decode_worker) == ("m", "m")
 
 
@@ -337,8 +332,7 @@ def test_a_stop_string_ends_one_sequence_of_several() -> None:
     assert client.emitted == [(0, (6,)), (1, (6,)), (1, (8,))]
     sent = client.feed(StopMatched(request_id="r", index=1))
     assert sent == [("d", CANCEL), ("p", CANCEL)]
-    end = client.terminal
-    assert isinstance(end, FinishRequest)
+    end = client.finished
     assert end.num_output_tokens == 3
 
 

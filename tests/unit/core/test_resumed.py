@@ -32,8 +32,7 @@ def resumed(*outputs: tuple[int, ...], **request: Any) -> RequestSpec:
 
 def planned(worker: Worker, token_id: int = 500) -> StepPlan:
     """Plan and execute a step; returns the plan."""
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     worker.feed(StepDone(result=step_result(plan, token_id)))
     return plan
 

@@ -23,8 +23,7 @@ def make_worker() -> Worker:
 
 def break_step(worker: Worker, *, names: Collection[str] = (), now: float = 0.0) -> None:
     """Run a step in which the logits of the requests named, or of all, are not finite."""
-    plan = worker.core.schedule(now)
-    assert plan is not None
+    plan = worker.plan(now)
     slices = [piece.seq_id.request_id for piece in plan.slices]
     broken = frozenset(number for number, name in enumerate(slices) if not names or name in names)
     result = step_result(plan)
@@ -145,9 +144,7 @@ def test_rules_that_leave_no_token_are_not_the_workers_fault() -> None:
     worker = make_worker()
     for number in range(2 * MAX_IN_A_ROW):
         worker.generate(make_request(f"a{number}", prompt=4))
-        plan = worker.core.schedule(0.0)
-        assert plan is not None
-        result = replace(step_result(plan), sampled=((),), failures={0: "no token is left"})
+        result = replace(step_result(worker.plan()), sampled=((),), failures={0: "no token is left"})
         worker.feed(StepDone(result=result))
     assert (fault(worker), worker.core.health.num_broken_sequences) == ("", 0)
 

@@ -78,13 +78,11 @@ def test_the_first_token_tells_where_the_time_went() -> None:
 def test_several_sequences_share_one_prompt() -> None:
     worker = make_worker()
     worker.generate(make_request(prompt=6, n=3, max_tokens=2))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     assert [(len(piece.token_ids), len(piece.samples)) for piece in plan.slices] == [(6, 3)]
     assert len({sample.seed for sample in plan.slices[0].samples}) == 3
     worker.feed(StepDone(result=step_result(plan)))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     assert plan.block_copies == ((1, 2), (1, 3), (1, 4))
     assert [piece.block_tables[0] for piece in plan.slices] == [(0, 2), (0, 3), (0, 4)]
     worker.feed(StepDone(result=step_result(plan)))
@@ -244,8 +242,7 @@ def test_a_pool_smaller_than_the_context_of_the_model_is_no_worker() -> None:
 def test_a_cancel_during_a_step_frees_blocks_after_it() -> None:
     worker = make_worker()
     worker.generate(make_request())
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     worker.cancel("r")
     assert (worker.core.num_requests, worker.core.pool.num_used) == (0, 2)
     worker.feed(StepDone(result=step_result(plan)))
@@ -255,8 +252,7 @@ def test_a_cancel_during_a_step_frees_blocks_after_it() -> None:
 def test_a_name_can_be_used_again_while_its_cancelled_step_is_in_flight() -> None:
     worker = make_worker()
     worker.generate(make_request())
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
+    plan = worker.plan()
     worker.cancel("r")
     worker.generate(make_request())
     worker.feed(StepDone(result=step_result(plan)))
@@ -312,9 +308,7 @@ def test_routers_hear_which_blocks_are_cached() -> None:
     worker = make_worker()
     worker.feed(RouterJoined(router_id="early"))
     worker.generate(make_request(prompt=8))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    effects = worker.core.on_event(0.0, StepDone(result=step_result(plan)))
+    effects = worker.core.on_event(0.0, StepDone(result=step_result(worker.plan())))
     (delta,) = [effect for effect in effects if isinstance(effect.message, CacheDelta)]  # type: ignore[union-attr]
     assert isinstance(delta, SendToRouter)
     assert isinstance(delta.message, CacheDelta)

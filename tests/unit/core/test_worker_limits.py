@@ -87,8 +87,7 @@ def test_a_sequence_that_outgrows_its_worker_goes_on_at_a_larger_one() -> None:
     assert ("d", Cancel(request_id="r")) in sent
     assert not client.ends
     client.says("d2", batch(tokens(SECOND, 0, 7, reason=FinishReason.STOP)))
-    assert isinstance(client.terminal, FinishRequest)
-    assert client.terminal.num_output_tokens == 133
+    assert client.finished.num_output_tokens == 133
     assert [token for _, ids in client.emitted for token in ids] == [5, *range(131), 7]
     assert client.core.fleet.has_no_reservations
 

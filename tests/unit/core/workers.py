@@ -18,6 +18,7 @@ from baton_core.sessions.router_messages import (
     Start,
     ToWorker,
 )
+from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
     ChecksumsComputed,
     ComputeChecksums,
@@ -97,11 +98,14 @@ class Worker:
         assert isinstance(result, ControlResult)
         return result
 
-    def step(self, *, token_id: int = 500, now: float = 0.0) -> list[Any]:
-        """Plan, execute and take back one step."""
+    def plan(self, now: float = 0.0) -> StepPlan:
         plan = self.core.schedule(now)
         assert plan is not None, "there is nothing to compute"
-        return self.feed(StepDone(result=step_result(plan, token_id)), now=now)
+        return plan
+
+    def step(self, *, token_id: int = 500, now: float = 0.0) -> list[Any]:
+        """Plan, execute and take back one step."""
+        return self.feed(StepDone(result=step_result(self.plan(now), token_id)), now=now)
 
     def run(self) -> list[Any]:
         """Compute until no request is left."""
