@@ -18,6 +18,7 @@ from baton_core.sessions.peer_messages import (
     ToProducer,
 )
 from baton_core.worker.worker_events import ChecksumsComputed, ComputeChecksums, SendToConsumer
+from baton_prefill.core import lease_table
 from baton_prefill.core.lease_table import MAX_EARLY_INDICES, MAX_REMEMBERED
 from tests.unit.core.producers import EPOCH, PEER, RELEASE, Producer, gone, offer, ready, renew, subscribe
 
@@ -64,11 +65,12 @@ def test_a_repeated_early_subscription_waits_anew_and_holds_up_no_other() -> Non
     assert (producer.leases.num_early, producer.leases.next_deadline()) == (1, 18.0)
 
 
-def test_early_subscriptions_are_bounded() -> None:
+def test_early_subscriptions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_table, "MAX_REMEMBERED", 64)
     producer = Producer()
-    for number in range(MAX_REMEMBERED + 5):
+    for number in range(64 + 5):
         producer.hear(subscribe(request_id=f"{number}"))
-    assert producer.leases.num_early == MAX_REMEMBERED
+    assert producer.leases.num_early == 64
 
 
 def test_the_blocks_of_early_subscriptions_are_bounded() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_engine import warm_up
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
@@ -42,6 +43,13 @@ HOSTILE_VALUES = (
     {"rope_type": "yarn", "factor": -1},
 )
 WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _short_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that load are warmed up with one short prompt, as large models are."""
+    monkeypatch.setattr(warm_up, "PROMPTS_WITHIN_S", 0.0)
+    monkeypatch.setattr(warm_up, "SLOW_STEP_S", 0.0)
 
 
 @pytest.fixture

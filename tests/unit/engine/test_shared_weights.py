@@ -121,13 +121,15 @@ def test_memory_outlives_the_process_that_made_it_and_ends_with_the_last(tmp_pat
             assert line_of(second) == said
             first.kill()
             first.wait(20)
-            with start(tmp_path) as third:
-                assert line_of(third) == said
-                for process in (second, third):
-                    output, _ = process.communicate(timeout=20)
-                    assert float(output) == expected
-    layer = load()
-    assert share_weights(layer, "key", tmp_path) == 5 * MIN_BYTES
+            third = load()
+            assert share_weights(third, "key", tmp_path) == 5 * MIN_BYTES
+            assert inodes() == {said.split()[1]}
+            output, _ = second.communicate(timeout=20)
+            assert float(output) == float(third.whole.sum()) == expected
+    del third
+    gc.collect()
+    fourth = load()
+    assert share_weights(fourth, "key", tmp_path) == 5 * MIN_BYTES
     (registry,) = tmp_path.iterdir()
     assert registry.read_text().split()[0] == str(os.getpid())
 
