@@ -6,44 +6,30 @@ import re
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Final
 
 from tests.certificates import Authority, needs_openssl
+from tests.http_threads import Calls, serving_calls
 from tools.k8s.manifests import ROOT
 
 BODY: Final = b"no worker decodes: decode-1 drains"
 _SCRIPT: Final = re.compile(r'-- python -c "(.*?)"\n', re.DOTALL)
 
 
-class _NotReady(BaseHTTPRequestHandler):
+class _NotReady(Calls):
     def do_GET(self) -> None:
         assert self.path == "/health"
-        self.send_response(503)
-        self.end_headers()
-        self.wfile.write(BODY)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(503, BODY)
 
 
 @contextmanager
 def not_ready_router(context: ssl.SSLContext | None = None) -> Iterator[int]:
     """Yield the port of a server that answers as a router without workers."""
-    with HTTPServer(("127.0.0.1", 0), _NotReady) as server:
-        if context is not None:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_calls(_NotReady, context) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def run_documented(number: int, port: int) -> bytes:

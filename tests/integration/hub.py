@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.http_threads import Calls, serving_calls
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -18,15 +18,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def serving_hub(repo: str, folder: Path) -> Iterator[str]:
     """Serve the files of `folder` as the repository `repo`; gives the hub's address."""
 
-    class Routes(BaseHTTPRequestHandler):
+    class Routes(Calls):
         def do_HEAD(self) -> None:
             self._answer(has_body=False)
 
         def do_GET(self) -> None:
             self._answer(has_body=True)
-
-        def log_message(self, *args: Any) -> None:
-            """Say nothing."""
 
         def _answer(self, *, has_body: bool) -> None:
             path = self.path.split("?")[0]
@@ -52,15 +49,8 @@ def serving_hub(repo: str, folder: Path) -> Iterator[str]:
             if has_body:
                 self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Routes)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_calls(Routes) as address:
+        yield f"http://{address}"
 
 
 def _tree_entry(file: Path) -> dict[str, Any]:

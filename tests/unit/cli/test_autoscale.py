@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ import pytest
 
 from baton.cli import main
 from baton.executors.router_client import CONNECT_WITHIN_S
+from tests.http_threads import Calls, serving_calls
 
 pytestmark = pytest.mark.slow
 
@@ -33,26 +32,15 @@ def answering(method: str, path: str, *bodies: bytes, status: int = 200) -> Iter
     """
     left = list(bodies)
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Answers(Calls):
         def answer(self) -> None:
             body = (left.pop(0) if len(left) > 1 else left[0]) if self.path == path else b"?"
             of_path = 503 if body == BUSY else status
-            self.send_response(of_path if self.path == path else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(of_path if self.path == path else 404, body)
 
-        def log_message(self, *args: object) -> None: ...
-
-    setattr(Handler, f"do_{method}", Handler.answer)
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
+    setattr(Answers, f"do_{method}", Answers.answer)
+    with serving_calls(Answers) as address:
+        yield address
 
 
 def test_each_role_has_a_line_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from baton.cli import main
+from tests.http_threads import Calls, serving_calls
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,13 +25,11 @@ def serving(*pieces: bytes, is_ended: bool = True) -> Iterator[tuple[str, list[d
     """A server whose every answer is these chunks, and the requests that it has seen."""
     asked: list[dict[str, object]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Answers(Calls):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *_: object) -> None: ...
-
         def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            asked.append(json.loads(self.body()))
             self.send_response(200)
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
@@ -40,14 +37,8 @@ def serving(*pieces: bytes, is_ended: bool = True) -> Iterator[tuple[str, list[d
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             self.close_connection = True
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_calls(Answers) as address:
+        yield f"http://{address}/v1", asked
 
 
 def complete(url: str, *flags: str) -> int:

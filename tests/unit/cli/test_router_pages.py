@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
-
 import pytest
 
 from baton.commands.admin import table
@@ -15,6 +11,7 @@ from baton_core.errors import RequestError
 from baton_core.sessions.worker_info import Role, WorkerLoad
 from baton_router.grpc.inference_service import describe_worker
 from tests.builders import make_worker_info
+from tests.http_threads import Calls, serving_calls
 
 
 @pytest.mark.parametrize(
@@ -30,28 +27,14 @@ def test_the_table_of_workers_has_their_state(load: WorkerLoad, state: str) -> N
     assert row.split()[:3] == ["w1", "mixed", state]
 
 
-class _Refusing(BaseHTTPRequestHandler):
+class _Refusing(Calls):
+    """Wants another key."""
+
     def do_GET(self) -> None:
-        body = b'{"error": {"message": "no key was given"}}'
-        self.send_response(401)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        return
+        self.reply(401, b'{"error": {"message": "no key was given"}}')
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    """A server that wants another key."""
-    with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_command_without_the_key_hears_how_to_give_one(address: str) -> None:
-    args = parse(["explain", "--address", address, "r"])
-    with pytest.raises(RequestError, match="wants a key, by --api-key or BATON_API_KEY: no key was given"):
-        fetch_page(args, "/debug/requests/r")
+def test_a_command_without_the_key_hears_how_to_give_one() -> None:
+    said = "wants a key, by --api-key or BATON_API_KEY: no key was given"
+    with serving_calls(_Refusing) as address, pytest.raises(RequestError, match=said):
+        fetch_page(parse(["explain", "--address", address, "r"]), "/debug/requests/r")

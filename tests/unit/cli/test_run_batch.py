@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from baton_router.batches.batch_run import BatchRun
 from baton_router.batches.partial_results import PartialResults, read_lines
 from baton_router.core.batches.batch_lines import BatchRequest, WrongLine, read_line
 from baton_router.core.batches.batch_results import BatchError, BatchResponse, BatchResult, answered
+from tests.http_threads import Calls, serving_calls
 
 CHAT = "/v1/chat/completions"
 
@@ -132,54 +130,39 @@ def test_a_run_without_a_result_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "partial").exists()
 
 
-class _Server(ThreadingHTTPServer):
+class Server:
     """Answers what the request's body asks for, lists a model of Baton's, and has files."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.address = ""
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self.files: dict[str, bytes] = {}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def log_message(self, *_: object) -> None: ...
-
-    def do_GET(self) -> None:
-        models = b'{"data": [{"id": "m", "owned_by": "baton"}]}'
-        self._reply(200, models if self.path == "/v1/models" else self.server.files[self.path])
-
-    def do_PUT(self) -> None:
-        self.server.files[self.path] = self.rfile.read(int(self.headers["content-length"]))
-        self._reply(200, b"")
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.seen.append((self.headers["x-request-id"], body))
-        statuses = body.get("statuses", [200])
-        tries = sum(one.get("prompt") == body.get("prompt") for _, one in self.server.seen)
-        status = statuses[min(tries, len(statuses)) - 1]
-        error = {"error": {"message": f"refused {body['prompt']}", "type": "t", "code": 404}}
-        self._reply(status, json.dumps({"echo": body} if status == 200 else error, indent=1).encode())
-
-    def _reply(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
 @contextmanager
-def serving() -> Iterator[_Server]:
-    with _Server() as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def serving() -> Iterator[Server]:
+    server = Server()
+
+    class Answers(Calls):
+        def do_GET(self) -> None:
+            models = b'{"data": [{"id": "m", "owned_by": "baton"}]}'
+            self.reply(200, models if self.path == "/v1/models" else server.files[self.path])
+
+        def do_PUT(self) -> None:
+            server.files[self.path] = self.body()
+            self.reply(200, b"")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.body())
+            server.seen.append((self.headers["x-request-id"], body))
+            statuses = body.get("statuses", [200])
+            tries = sum(one.get("prompt") == body.get("prompt") for _, one in server.seen)
+            status = statuses[min(tries, len(statuses)) - 1]
+            error = {"error": {"message": f"refused {body['prompt']}", "type": "t", "code": 404}}
+            self.reply(status, json.dumps({"echo": body} if status == 200 else error, indent=1).encode())
+
+    with serving_calls(Answers) as server.address:
+        yield server
 
 
 def prompts(**statuses: list[int]) -> bytes:
@@ -187,23 +170,20 @@ def prompts(**statuses: list[int]) -> bytes:
     return b"\n".join(line(name, body=body) for name, body in bodies.items())
 
 
-def run(port: int, lines: Path, results: PartialResults, pauses_s: tuple[float, ...]) -> None:
-    async def running() -> None:
-        client = HttpClient(Origin(host="127.0.0.1", port=port), {})
-        try:
-            batch = BatchRun(asking(client), results, pauses_s=pauses_s)
-            await batch.run(read_lines(lines), 2, lambda: None)
-        finally:
-            await client.close()
-
-    asyncio.run(running())
+async def run(address: str, lines: Path, results: PartialResults, pauses_s: tuple[float, ...]) -> None:
+    client = HttpClient(Origin(host="127.0.0.1", port=int(address.rpartition(":")[2])), {})
+    try:
+        batch = BatchRun(asking(client), results, pauses_s=pauses_s)
+        await batch.run(read_lines(lines), 2, lambda: None)
+    finally:
+        await client.close()
 
 
-def test_a_server_without_room_is_asked_again_and_an_error_is_an_answer(tmp_path: Path) -> None:
+async def test_a_server_without_room_is_asked_again_and_an_error_is_an_answer(tmp_path: Path) -> None:
     lines = tmp_path / "in"
     lines.write_bytes(prompts(waits=[429, 503, 200], stays=[429], lacks=[404]))
     with serving() as server, PartialResults(tmp_path / "out") as results:
-        run(server.server_port, lines, results, (0.0, 0.0))
+        await run(server.address, lines, results, (0.0, 0.0))
     ends = {one["custom_id"]: one for one in written(tmp_path / "out")}
     assert {name: one["response"]["status_code"] for name, one in ends.items()} == {
         "waits": 200,
@@ -216,14 +196,14 @@ def test_a_server_without_room_is_asked_again_and_an_error_is_an_answer(tmp_path
     assert sorted(body["prompt"] for _, body in server.seen) == ["lacks", *["stays"] * 3, *["waits"] * 3]
 
 
-def test_a_lost_server_ends_the_run_and_its_requests_have_no_result(tmp_path: Path) -> None:
+async def test_a_lost_server_ends_the_run_and_its_requests_have_no_result(tmp_path: Path) -> None:
     lines = tmp_path / "in"
     lines.write_bytes(prompts(a=[200]))
     with serving() as server:
-        port = server.server_port
+        address = server.address
     with PartialResults(tmp_path / "out") as results:
         with pytest.raises(RequestError, match=r"the server is lost .*; the same command goes on"):
-            run(port, lines, results, (0.0,))
+            await run(address, lines, results, (0.0,))
         assert not results.done
 
 
@@ -232,7 +212,7 @@ def test_files_behind_urls_and_requests_of_low_priority(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with serving() as server:
-        at = f"http://127.0.0.1:{server.server_port}"
+        at = f"http://{server.address}"
         mine = line("mine", body={"prompt": "p", "priority": -1})
         other = line("other", url="/v1/messages", body={"prompt": "q"})
         server.files["/in"] = b"\n".join([prompts(low=[200]), mine, other, b"nothing"])

@@ -203,28 +203,6 @@ def test_what_stands_behind_two_dashes_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            "serve --uvicron-log-level x",
-            "unrecognized arguments: --uvicron-log-level; did you mean --uvicorn-log-level?",
-        ),
-        ("serve --max-num-seq=3", "--max-num-seq=3; did you mean --max-num-seqs?"),
-        ("serve --tensor-paralel-size 3", "did you mean --tensor-parallel-size?"),
-        ("chat --adress a:1", "did you mean --address?"),
-        ("bench serve --num-prompt 3", "did you mean --num-prompts?"),
-    ],
-)
-def test_an_unknown_flag_gets_a_suggestion(
-    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments.split())
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("given", "origins"),
     [
         (["--allowed-origins", '["*"]'], ("*",)),

@@ -142,8 +142,7 @@ def test_lookups_steps_and_blocks_are_counted() -> None:
     metrics = worker_metrics(worker.core)
     for request_id in ("a", "b"):
         worker.generate(make_request(request_id, prompt=9, max_tokens=1))
-        plan = worker.core.schedule(0.0)
-        assert plan is not None
+        plan = worker.plan()
         metrics.on_step(plan)
         worker.feed(StepDone(result=step_result(plan)))
     told = samples_of(metrics.exposition())
@@ -161,9 +160,7 @@ def test_a_routers_probes_are_not_counted() -> None:
     metrics = worker_metrics(worker.core)
     name = f"{PROBE_MARK}1.1"
     worker.generate(make_request(name, prompt=3, max_tokens=1))
-    plan = worker.core.schedule(0.0)
-    assert plan is not None
-    metrics.on_step(plan)
+    metrics.on_step(worker.plan())
     failed = Transferred(request_id=name, num_blocks=1, num_bytes=0, transfer_s=0.5, num_recomputed_tokens=3)
     metrics.on_message(failed)
     told = samples_of(metrics.exposition())
