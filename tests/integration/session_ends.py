@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -50,12 +50,6 @@ def command(number: int) -> Cancel:
 
 def tokens(token_id: int) -> TokenBatch:
     return TokenBatch(outputs=(SequenceOutput(request_id="r", index=0, token_ids=(token_id,)),))
-
-
-async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 (what is waited for raises no event)
-            await asyncio.sleep(0.005)
 
 
 @dataclass

@@ -20,15 +20,8 @@ from baton_service.wire.wire_worker import encode_hello
 from baton_worker.router_links import RouterLinks
 from baton_worker.session_client import SessionClient
 from tests.integration.router_cluster import error_of
-from tests.integration.session_ends import (
-    Router,
-    Worker,
-    command,
-    dialing,
-    make_info,
-    serving,
-    until,
-)
+from tests.integration.scripted_worker import until
+from tests.integration.session_ends import Router, Worker, command, dialing, make_info, serving
 from tests.integration.tcp_proxy import Proxy
 
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from baton_core.sessions.worker_info import WorkerLoad
+from tests.integration.scripted_worker import until
 from tests.integration.session_ends import (
     BRISK,
     PATIENT,
@@ -18,7 +19,6 @@ from tests.integration.session_ends import (
     serving,
     start,
     tokens,
-    until,
 )
 from tests.integration.tcp_proxy import Proxy
 
