@@ -188,11 +188,7 @@ VARIANTS: Final[dict[str, ModelSpec]] = {
     ),
     "phi3-longrope": ModelSpec(
         family="phi3",
-        extra=(
-            ("sliding_window", 9),
-            ("rope_parameters", LONGROPE),
-            ("original_max_position_embeddings", 1),
-        ),
+        extra=(("sliding_window", 9), ("rope_parameters", LONGROPE), ("original_max_position_embeddings", 1)),
     ),
     "mixtral": ModelSpec(family="mixtral", extra=(("num_local_experts", 5), ("num_experts_per_tok", 2))),
     "qwen2-moe": ModelSpec(

@@ -26,11 +26,7 @@ PAIRS = [*((dtype, dtype) for dtype in TOLERANCE), (torch.bfloat16, E4M3), (torc
 
 
 def attention(
-    step: PagedBatch,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    *,
-    is_invariant: bool = False,
+    step: PagedBatch, softcap: float | None = None, sinks: Tensor | None = None, *, is_invariant: bool = False
 ) -> Tensor:
     kernels = select_kernels("cuda").attention
     if is_invariant:
@@ -101,11 +97,7 @@ def test_groups_equal_the_reference(group: int) -> None:
 @pytest.mark.parametrize("window", [1, 100, 513])
 def test_windows_and_caps_equal_the_reference(window: int, softcap: float | None) -> None:
     step = make_paged_batch(
-        [(1, 40), (1, 700), (1, 1100), (200, 600)],
-        head_dim=64,
-        block_size=32,
-        device="cuda",
-        window=window,
+        [(1, 40), (1, 700), (1, 1100), (200, 600)], head_dim=64, block_size=32, device="cuda", window=window
     )
     assert_equals_reference(step, softcap)
 

@@ -56,9 +56,7 @@ class ChattyWorker(ScriptedWorker):
 def _entry(token_id: int, top: int) -> PositionLogprobs:
     others = (7, 8)[:top]
     return PositionLogprobs(
-        token_ids=(token_id, *others),
-        logprobs=(-float("inf"), *(-0.5, -1.5)[:top]),
-        ranks=(9, *(1, 2)[:top]),
+        token_ids=(token_id, *others), logprobs=(-float("inf"), *(-0.5, -1.5)[:top]), ranks=(9, *(1, 2)[:top])
     )
 
 

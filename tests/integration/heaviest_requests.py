@@ -110,10 +110,7 @@ HEAVIEST: Final[dict[str, tuple[str, int, dict[str, Any]]]] = {
     "messages of many parts": (
         "/v1/chat/completions",
         200,
-        {
-            "messages": [{"role": "user", "content": PARTS}],
-            "max_tokens": 2,
-        },
+        {"messages": [{"role": "user", "content": PARTS}], "max_tokens": 2},
     ),
     "1024 calls in each of many messages": (
         "/v1/chat/completions",
@@ -136,12 +133,7 @@ HEAVIEST: Final[dict[str, tuple[str, int, dict[str, Any]]]] = {
     "1024 tools": (
         "/v1/chat/completions",
         200,
-        {
-            "max_tokens": 2,
-            "messages": CHAT,
-            "tools": TOOLS,
-            "tool_choice": "none",
-        },
+        {"max_tokens": 2, "messages": CHAT, "tools": TOOLS, "tool_choice": "none"},
     ),
     "many variables of the template": (
         "/v1/chat/completions",

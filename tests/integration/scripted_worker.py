@@ -110,12 +110,7 @@ class ScriptedWorker:
     @asynccontextmanager
     async def joined(self, port: int, access: RouterAccess | None = None) -> AsyncIterator[ScriptedWorker]:
         self.client = SessionClient(
-            f"127.0.0.1:{port}",
-            self.info,
-            lambda: self.load,
-            self._callbacks(),
-            self._timings,
-            access=access,
+            f"127.0.0.1:{port}", self.info, lambda: self.load, self._callbacks(), self._timings, access=access
         )
         running = asyncio.create_task(self.client.run())
         try:
@@ -157,11 +152,7 @@ class ScriptedWorker:
         outputs = tuple(self._output(spec, index, 0, 1) for index in range(spec.params.n))
         self._send(
             FirstToken(
-                request_id=spec.request_id,
-                outputs=outputs,
-                num_cached_tokens=3,
-                queue_s=0.5,
-                prefill_s=0.125,
+                request_id=spec.request_id, outputs=outputs, num_cached_tokens=3, queue_s=0.5, prefill_s=0.125
             )
         )
 

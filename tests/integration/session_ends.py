@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.model.model_identity import ModelIdentity
-from baton_core.sessions.router_messages import (
-    Cancel,
-    SequenceOutput,
-    TokenBatch,
-)
+from baton_core.sessions.router_messages import Cancel, SequenceOutput, TokenBatch
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server

@@ -121,7 +121,7 @@ async def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed
         unstored = await there.responses.create(input="x")
         assert (unstored.output_text, unstored.store) == (TEXT, False)
         wanting: list[dict[str, Any]] = [
-            *({"store": True}, {"background": True}, {"previous_response_id": kept.id}),
+            *({"store": True}, {"background": True}, {"previous_response_id": kept.id})
         ]
         for fields in wanting:
             with pytest.raises(openai.InternalServerError, match="kept in Redis, which fails") as caught:

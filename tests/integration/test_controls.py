@@ -311,10 +311,7 @@ async def test_operators_need_to_be_let_in() -> None:
                     continue
                 assert (await status_of(operator.Control(request)))[0] == "UNAUTHENTICATED"
                 code, details = await status_of(operator.Control(request, metadata=key))
-                assert (code, details) == (
-                    "UNAVAILABLE",
-                    "is_sleeping reaches no worker: none is registered",
-                )
+                assert (code, details) == ("UNAVAILABLE", "is_sleeping reaches no worker: none is registered")
 
 
 def _keyed() -> HttpSettings:

@@ -20,10 +20,7 @@ REQUEST = baton_pb2.TokenizeRequest(text="abc")
 
 
 async def test_metadata_over_its_bound_is_refused_and_the_connection_goes_on() -> None:
-    async with (
-        serving(Counting()) as (_, port),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+    async with serving(Counting()) as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = BatonStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Tokenize(REQUEST, metadata=(("x", "y" * grpc_options.MAX_METADATA_BYTES),))
@@ -50,10 +47,7 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_call_stays(
 ) -> None:
     monkeypatch.setattr(grpc_options, "IDLE_MS", 300)
     waiting = Waiting()
-    async with (
-        serving(waiting) as (_, port),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+    async with serving(waiting) as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         events = BatonStub(channel).Generate(baton_pb2.GenerateRequest())
         assert await events.read() == baton_pb2.GenerateEvent()
         await asyncio.sleep(0.6)

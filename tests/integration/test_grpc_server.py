@@ -13,13 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from baton_core.errors import (
-    BatonError,
-    ErrorCode,
-    InvalidConfigError,
-    InvalidRequestError,
-    RequestError,
-)
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_proto.v1 import baton_pb2, baton_pb2_grpc
 from baton_router.grpc.server import GrpcServer
 from baton_service.grpc_options import MAX_GRPC_BYTES, SERVER_KEEPALIVE, Keepalive, client_options
@@ -74,9 +68,7 @@ class Counting(baton_pb2_grpc.BatonServicer):
 
 @asynccontextmanager
 async def serving(
-    servicer: baton_pb2_grpc.BatonServicer,
-    keepalive: Keepalive = SERVER_KEEPALIVE,
-    keys: Keys | None = None,
+    servicer: baton_pb2_grpc.BatonServicer, keepalive: Keepalive = SERVER_KEEPALIVE, keys: Keys | None = None
 ) -> AsyncIterator[tuple[GrpcServer, int]]:
     server = GrpcServer(keepalive, keys=keys)
     baton_pb2_grpc.add_BatonServicer_to_server(servicer, server.server)
@@ -185,10 +177,7 @@ async def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
 @pytest.mark.parametrize("method", ["Generate", "Tokenize"])
 @pytest.mark.parametrize("garbage", [b"\xff" * 9, b"\x0a\xff\xff\xff\xff\x0f", b"\x12\x03\xed\xa0\x80"])
 async def test_what_is_no_message_is_the_clients_error(method: str, garbage: bytes) -> None:
-    async with (
-        serving(Counting()) as (_, port),
-        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+    async with serving(Counting()) as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         path = f"/baton.v1.Baton/{method}"
         call = channel.unary_stream(path) if method == "Generate" else channel.unary_unary(path)
         with pytest.raises(grpc.aio.AioRpcError) as caught:

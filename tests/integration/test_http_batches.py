@@ -25,10 +25,7 @@ from tests.integration.router_cluster import ANSWER, access_to, serving
 from tests.integration.scripted_worker import ScriptedWorker
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-BODIES: dict[str, dict[str, Any]] = {
-    COMPLETIONS: {"prompt": "Hello!"},
-    RESPONSES: {"input": "Hello!"},
-}
+BODIES: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "Hello!"}, RESPONSES: {"input": "Hello!"}}
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -243,12 +240,7 @@ async def test_a_path_below_a_served_route_is_not_said_to_lack_a_flag(tmp_path: 
 
 async def test_without_a_folder_the_routes_say_which_flag_is_missing() -> None:
     async with http_cluster() as client:
-        for path in (
-            "/v1/files",
-            "/v1/files/file-1/content",
-            "/v1/batches",
-            "/v1/batches/batch_1/cancel",
-        ):
+        for path in ("/v1/files", "/v1/files/file-1/content", "/v1/batches", "/v1/batches/batch_1/cancel"):
             reply = await client.post(path)
             assert error_of(reply)[0] == 404
             assert "this router runs without --files-directory" in error_of(reply)[2]

@@ -9,15 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.chat_client import (
-    EOS,
-    HELLO,
-    WEATHER,
-    Chat,
-    ChattyWorker,
-    chatting,
-    joined,
-)
+from tests.integration.chat_client import EOS, HELLO, WEATHER, Chat, ChattyWorker, chatting, joined
 from tests.integration.router_cluster import TOKENIZER, serving
 
 

@@ -11,16 +11,7 @@ import httpx
 import pytest
 
 from baton_router.process.http_settings import HttpSettings
-from tests.integration.chat_client import (
-    CLOCK,
-    EOS,
-    WEATHER,
-    Chat,
-    ChattyWorker,
-    calls_of,
-    chatting,
-    joined,
-)
+from tests.integration.chat_client import CLOCK, EOS, WEATHER, Chat, ChattyWorker, calls_of, chatting, joined
 from tests.integration.router_cluster import MODEL, TOKENIZER, serving
 
 HERMES = 'I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'

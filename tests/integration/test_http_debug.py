@@ -158,19 +158,12 @@ async def test_the_cluster_is_told_as_the_dashboard_draws_it() -> None:
         await until_told(client, "/debug/requests/one")
         told = (await client.get("/debug/cluster")).json()
         assert (told["models"], told["is_ready"], told["num_waiting"]) == (["tiny"], True, 0)
-        assert {one["worker_id"]: one["role"] for one in told["workers"]} == {
-            "d1": "decode",
-            "p1": "prefill",
-        }
+        assert {one["worker_id"]: one["role"] for one in told["workers"]} == {"d1": "decode", "p1": "prefill"}
         assert {one["state"] for one in told["workers"]} == {"ready"}
         totals = told["totals"]
         assert (totals["num_finished"], totals["num_failed"]) == (1, 0)
         assert (totals["num_prompt_tokens"], totals["num_generated_tokens"]) == (NUM_PROMPT_TOKENS, 3)
-        assert (totals["num_transfers"], totals["transfer_bytes"], totals["transfer_s"]) == (
-            1,
-            4096,
-            0.25,
-        )
+        assert (totals["num_transfers"], totals["transfer_bytes"], totals["transfer_s"]) == (1, 4096, 0.25)
         assert (totals["num_remote"], totals["num_computed"]) == (NUM_PROMPT_TOKENS, 0)
         assert [(one["kind"], one["count"]) for one in told["placements"]] == [("split", 1)]
         assert {"outcome": "admitted", "count": 1} in told["admissions"]

@@ -71,10 +71,7 @@ async def test_routes_methods_and_models_that_are_not_there() -> None:
         response = await client.get(COMPLETIONS)
         assert (error_of(response)[0], response.headers["allow"]) == (405, "POST")
         assert response.json()["detail"] == "Method Not Allowed"
-        for path, methods in (
-            ("/v1/responses/x", "DELETE, GET, HEAD"),
-            ("/ping", "GET, HEAD, POST"),
-        ):
+        for path, methods in (("/v1/responses/x", "DELETE, GET, HEAD"), ("/ping", "GET, HEAD, POST")):
             response = await client.put(path)
             assert (response.status_code, response.headers["allow"]) == (405, methods)
             assert error_of(response)[2].endswith(f"allowed at {path}: {methods}")

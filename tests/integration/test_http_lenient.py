@@ -31,10 +31,7 @@ async def test_unknown_fields_are_named_in_a_header_and_counted_by_what_had_them
             assert response.headers["x-baton-ignored"] == "num_ctx, messages[].foo"
         assert "x-baton-ignored" not in (await chat.post()).headers
         wrong = await chat.post(chat_id="x", temperature=-1)
-        assert (error_of(wrong)[:2], wrong.headers["x-baton-ignored"]) == (
-            (400, "temperature"),
-            "chat_id",
-        )
+        assert (error_of(wrong)[:2], wrong.headers["x-baton-ignored"]) == ((400, "temperature"), "chat_id")
         counts = await told(chat.client, "baton_http_ignored_fields_total")
         assert counts == {("body",): 3, ("messages[]",): 2}
 
@@ -75,10 +72,7 @@ async def test_strict_fields_refuse_what_is_unknown_by_name() -> None:
             ({"num_ctx": 1}, "num_ctx"),
             ({"": 1}, "''"),
             ({"messages": [HELLO[0] | {"foo": 1}]}, "messages[0].foo"),
-            (
-                {"stream": True, "stream_options": {"include_usages": True}},
-                "stream_options.include_usages",
-            ),
+            ({"stream": True, "stream_options": {"include_usages": True}}, "stream_options.include_usages"),
         ):
             error = await chat.refusal(**fields)
             assert (error["param"], "is unknown" in error["message"]) == (param, True)

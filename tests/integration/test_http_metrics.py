@@ -103,9 +103,6 @@ async def test_cached_tokens_waits_and_the_process_are_told() -> None:
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         assert sum((await told(client, "vllm:prompt_tokens_cached_total")).values()) == cached
         waiting = await told(client, "vllm:num_requests_waiting_by_reason")
-        assert {(engine, reason) for engine, _, reason in waiting} == {
-            ("w1", "capacity"),
-            ("w1", "deferred"),
-        }
+        assert {(engine, reason) for engine, _, reason in waiting} == {("w1", "capacity"), ("w1", "deferred")}
         assert (await told(client, "process_resident_memory_bytes"))[()] > 2**20
         assert (await told(client, "process_open_fds"))[()] > 0

@@ -117,11 +117,7 @@ async def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
             assert made.usage is not None
             assert made.usage == whole.usage
 
-        result = {
-            "type": "function_call_output",
-            "call_id": whole.output[2].call_id,
-            "output": "31 degrees",
-        }
+        result = {"type": "function_call_output", "call_id": whole.output[2].call_id, "output": "31 degrees"}
         own: list[Any] = [{"role": "user", "content": "Weather?"}, *whole.output, result]
         stateless = await client.responses.create(input=own, tools=asked["tools"], store=False)
         prompt = await chat.prompt()

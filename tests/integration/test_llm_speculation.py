@@ -22,10 +22,7 @@ PROMPTS = ["A list is a list is a list is a", 3 * FUNCTION, "os.path.join(a, b),
 LOOKUP = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 4}
 DRAFT_MODEL = {"model": BUNDLED_MODEL, "num_speculative_tokens": 4}
 """The model drafts for itself: a draft differs where rules change its logits, or a draw its history."""
-HEAD = {
-    "model": str(Path(__file__).parents[2] / "bench" / "bundled_eagle3"),
-    "num_speculative_tokens": 4,
-}
+HEAD = {"model": str(Path(__file__).parents[2] / "bench" / "bundled_eagle3"), "num_speculative_tokens": 4}
 """A folder that says itself that it is an EAGLE-3 head."""
 SCHEMA = {"type": "array", "items": {"enum": ["width", "height"]}, "minItems": 6, "maxItems": 9}
 KINDS: dict[str, dict[str, Any]] = {

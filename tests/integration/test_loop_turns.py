@@ -23,10 +23,7 @@ import pytest
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from tests.integration.heaviest_requests import (
-    HEAVIEST,
-    HEAVIEST_CALLS,
-)
+from tests.integration.heaviest_requests import HEAVIEST, HEAVIEST_CALLS
 from tests.integration.heavy_worker import PATIENT, HeavyWorker
 from tests.integration.router_cluster import MODEL
 from tests.tiers import one_in

@@ -135,10 +135,7 @@ OTHERS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"engine": {"quantization": "int8"}}, "quantization is 'int8'; allowed: ''"),
     ({"engine": {"dtype": "bfloat16"}}, "dtype is 'bfloat16'; allowed: 'float32'"),
     ({"engine": {"logits_processors": (PROCESSOR,)}}, "logits_processors is ("),
-    (
-        {"structured_outputs_backend": "guidance"},
-        "structured_outputs_backend is 'guidance'; allowed: 'auto'",
-    ),
+    ({"structured_outputs_backend": "guidance"}, "structured_outputs_backend is 'guidance'; allowed: 'auto'"),
 )
 """Settings of a worker, and the beginning of the refusal."""
 
@@ -258,9 +255,6 @@ async def test_a_worker_that_every_router_rejects_ends_with_the_reason(folder: P
     change_json(folder / "config.json", lambda values: values.update(rms_norm_eps=1e-6))
     async with serving() as server, serving() as other:
         engine = {"model": str(folder)}
-        async with made(Role.MIXED, server.grpc_port, also=(other.grpc_port,), engine=engine) as (
-            worker,
-            _,
-        ):
+        async with made(Role.MIXED, server.grpc_port, also=(other.grpc_port,), engine=engine) as (worker, _):
             with pytest.raises(IncompatibleWorkerError, match=r"config\.rms_norm_eps"):
                 await asyncio.wait_for(worker.run(), JOINED_WITHIN_S)

@@ -46,12 +46,7 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> Drafts:
 
 @pytest.mark.parametrize(
     ("form", "family"),
-    [
-        ("eagle", "gemma3"),
-        ("eagle3", "llama"),
-        exhaustive("eagle", "llama"),
-        exhaustive("eagle3", "gemma3"),
-    ],
+    [("eagle", "gemma3"), ("eagle3", "llama"), exhaustive("eagle", "llama"), exhaustive("eagle3", "gemma3")],
 )
 def test_a_head_of_tensor_ranks_drafts_as_for_one_process(
     form: str, family: str, drafts: Drafts, tmp_path: Path

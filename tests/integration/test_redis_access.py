@@ -52,10 +52,7 @@ async def test_password_and_user_of_the_url_are_honoured(
 @needs_openssl
 async def test_tls_is_spoken_with_who_has_a_certificate_that_the_url_trusts(tmp_path: Path) -> None:
     async with redis_server(
-        tmp_path,
-        options=_tls_options(tmp_path),
-        scheme="rediss",
-        query=f"?ssl_ca_certs={tmp_path}/cert.pem",
+        tmp_path, options=_tls_options(tmp_path), scheme="rediss", query=f"?ssl_ca_certs={tmp_path}/cert.pem"
     ) as server:
         assert await ping(server.settings())
         with pytest.raises(exceptions.ConnectionError, match="certificate verify failed"):

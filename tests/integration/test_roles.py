@@ -115,11 +115,7 @@ async def test_a_drained_worker_gets_nothing_and_who_took_its_part_gives_the_sam
     assert header.split()[:4] == ["WORKER", "ROLE", "STATE", "RUNNING"]
     assert re.match(r"decode +decode +draining +0 +0 +0 +\d+/\d+ ", decode)
     assert re.match(r"prefill +mixed \(set\) +serving +\d", prefill)
-    assert said == [
-        "decode is drained: nothing is open",
-        "decode takes requests",
-        "prefill is now prefill",
-    ]
+    assert said == ["decode is drained: nothing is open", "decode takes requests", "prefill is now prefill"]
 
 
 async def test_a_request_whose_decode_worker_drains_stays_where_its_prompt_was_computed() -> None:

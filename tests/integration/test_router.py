@@ -42,9 +42,7 @@ async def test_a_split_request_streams_the_text_of_its_tokens(caplog: pytest.Log
             assert reasons == [""] * (len(events) - 1) + ["length"]
             assert events[-1].WhichOneof("stop_reason") is None
             usage = pb.Usage(
-                prompt_tokens=len(TOKENIZER.encode(PROMPT)),
-                completion_tokens=len(ANSWER),
-                cached_tokens=3,
+                prompt_tokens=len(TOKENIZER.encode(PROMPT)), completion_tokens=len(ANSWER), cached_tokens=3
             )
             assert (finished.usage, finished.seed, finished.request_id) == (usage, -7, "r1")
             timings = finished.timings
@@ -153,18 +151,12 @@ async def test_a_lost_worker_is_named_to_those_whom_no_other_takes_on() -> None:
         assert code == "UNAVAILABLE"
         assert LOST.fullmatch(details)
         await until(lambda: prefill.num_cancels("r1") == 1)
-        assert await error_of(stub.Generate(ask())) == (
-            "UNAVAILABLE",
-            "no decode worker is registered",
-        )
+        assert await error_of(stub.Generate(ask())) == ("UNAVAILABLE", "no decode worker is registered")
 
 
 async def test_without_workers_a_request_is_refused_at_once() -> None:
     async with cluster() as stub, asyncio.timeout(10.0):
-        assert await error_of(stub.Generate(ask())) == (
-            "UNAVAILABLE",
-            "no decode worker is registered",
-        )
+        assert await error_of(stub.Generate(ask())) == ("UNAVAILABLE", "no decode worker is registered")
 
 
 async def test_a_bad_request_names_its_field_and_reaches_no_worker() -> None:

@@ -20,14 +20,7 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.main import RouterServer
 from baton_router.process.router_settings import RouterSettings
-from tests.integration.router_cluster import (
-    ANSWER,
-    MODEL,
-    ask,
-    error_of,
-    pair,
-    serving,
-)
+from tests.integration.router_cluster import ANSWER, MODEL, ask, error_of, pair, serving
 from tests.integration.scripted_worker import ScriptedWorker
 
 

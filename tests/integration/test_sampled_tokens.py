@@ -23,13 +23,7 @@ from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 from tests.tiers import one_in
 
 BACKENDS = [None, "in_process", "shared_memory"]
-FILTERS = (
-    {},
-    {"top_k": 20},
-    {"top_p": 0.9},
-    {"min_p": 0.05},
-    {"top_k": 50, "top_p": 0.8, "min_p": 0.02},
-)
+FILTERS = ({}, {"top_k": 20}, {"top_p": 0.9}, {"min_p": 0.05}, {"top_k": 50, "top_p": 0.8, "min_p": 0.02})
 PROMPT_LENS = (5, 33, 64, 100, 1)
 SHAPE = Shape(num_blocks=20, max_num_batched_tokens=48, max_num_seqs=24)
 """Small enough that the crowd is chunked and preempted."""

@@ -117,10 +117,7 @@ async def test_a_connection_that_stays_cut_ends_the_session_on_both_sides() -> N
             proxy.cut()
             client.send("r1:1000", tokens(1))
             await until(lambda: bool(worker.lost) and len(router.seen) == 2)
-            assert router.seen[1] == (
-                "left",
-                "worker w1 did not resume its broken stream within 0.4 s",
-            )
+            assert router.seen[1] == ("left", "worker w1 did not resume its broken stream within 0.4 s")
             proxy.is_refusing = False
             await until(lambda: len(worker.router_ids) == 2)
             client.send("r1:1000", tokens(2))

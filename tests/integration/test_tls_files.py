@@ -82,14 +82,8 @@ def test_a_certificate_that_has_expired_is_refused_at_start(authority: Authority
         ("Socket closed", "; it may refuse the one of --ssl-certfile"),
         ("DNS resolution failed", ""),
         ("errors resolving router:8100: Domain name not found", ""),
-        (
-            "Hostname Verification Check failed.",
-            "; its certificate has another name, which",
-        ),
-        (
-            "Cannot check peer: missing selected ALPN property.",
-            "; it speaks HTTP, and a worker",
-        ),
+        ("Hostname Verification Check failed.", "; its certificate has another name, which"),
+        ("Cannot check peer: missing selected ALPN property.", "; it speaks HTTP, and a worker"),
         ("Trying to connect an http1.x server (HTTP status 400)", "; it speaks HTTP, and a worker needs"),
     ],
 )

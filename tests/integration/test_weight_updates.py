@@ -335,10 +335,7 @@ async def test_other_ways_of_the_weights_are_refused_with_what_to_do_instead() -
             assert (status, field) == (400, next(iter(body)))
             assert "neither NCCL nor IPC: new weights are safetensors files in a folder" in message
         status, _, message = error_of(await site.post(update, update_info={"path": "/models/new"}))
-        assert (status, message) == (
-            400,
-            "no weight update is open; allowed: start_weight_update first",
-        )
+        assert (status, message) == (400, "no weight update is open; allowed: start_weight_update first")
         response = await site.post("/start_weight_update", is_checkpoint_format=False)
         status, field, message = error_of(response)
         assert (status, field) == (400, "is_checkpoint_format")

@@ -22,9 +22,7 @@ class PipelineMachine(SchedulerMachine):
     )
     def configure(self, budget: int, max_num_seqs: int, threshold: int, num_stages: int) -> None:
         config = SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            long_prefill_token_threshold=threshold,
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=threshold
         )
         self._configure(ONE_GROUP, config, num_stages)
 

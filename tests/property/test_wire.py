@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
-from baton_core.sessions.router_messages import (
-    Generate,
-    ToRouter,
-    ToWorker,
-)
+from baton_core.sessions.router_messages import Generate, ToRouter, ToWorker
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_commands import decode_command, encode_command

@@ -126,10 +126,7 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("logprobs", logprobs([1], [float("nan")], [1])),
         ("request_id", pb.WorkerData(prompt_logprobs=pb.PromptLogprobs(start=1))),
         ("start", pb.WorkerData(prompt_logprobs=pb.PromptLogprobs(request_id="r"))),
-        (
-            "entries",
-            pb.WorkerData(prompt_logprobs={"request_id": "r", "start": 1, "lengths": [1]}),
-        ),
+        ("entries", pb.WorkerData(prompt_logprobs={"request_id": "r", "start": 1, "lengths": [1]})),
     ],
 )
 def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData | pb.WorkerData) -> None:

@@ -208,10 +208,7 @@ REPORTS = {
     Reserved: st.builds(Reserved, request_id=names, num_cached_tokens=counts),
     Refused: st.builds(Refused, request_id=names, code=codes, message=st.text()),
     PromptLogprobs: st.builds(
-        PromptLogprobs,
-        request_id=names,
-        start=positive,
-        entries=st.lists(positions, max_size=5).map(tuple),
+        PromptLogprobs, request_id=names, start=positive, entries=st.lists(positions, max_size=5).map(tuple)
     ),
     FirstToken: st.builds(
         FirstToken,

@@ -297,11 +297,7 @@ MISTAKES: Final = {
         owner=Transfer, method="on_pull_done", mutate=_ignore_checksums, kinds="garble", backend="tcp"
     ),
     "renew a lease after it ended": Mistake(
-        owner=LeaseTable,
-        method="_renew",
-        mutate=_renew_what_has_ended,
-        kinds="freeze,drift",
-        backend="rdma",
+        owner=LeaseTable, method="_renew", mutate=_renew_what_has_ended, kinds="freeze,drift", backend="rdma"
     ),
     "forget to release on cancel": Mistake(
         owner=LeaseTable, method="withdraw", mutate=_keep_what_is_withdrawn, kinds="cancel,crash"
@@ -313,11 +309,7 @@ MISTAKES: Final = {
         owner=SessionMachine, method="on_frame", mutate=_take_repeated_frames, kinds="freeze"
     ),
     "emit a token twice on a moved request": Mistake(
-        owner=TokenStream,
-        method="resumed",
-        mutate=_resume_one_token_early,
-        kinds="crash",
-        topology="1p2d",
+        owner=TokenStream, method="resumed", mutate=_resume_one_token_early, kinds="crash", topology="1p2d"
     ),
     "place where it does not fit": Mistake(
         owner=Fleet, method="request", mutate=_forget_what_workers_hold, kinds="crash", topology="3m"

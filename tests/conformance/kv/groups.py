@@ -38,13 +38,7 @@ class Group:
     """
 
     def __init__(
-        self,
-        site: Site,
-        spec: KVSpec,
-        sizes: ParallelSizes,
-        blocks: torch.Tensor,
-        *,
-        registers: bool = False,
+        self, site: Site, spec: KVSpec, sizes: ParallelSizes, blocks: torch.Tensor, *, registers: bool = False
     ) -> None:
         self.parts = block_parts(spec, sizes)
         self._spec = spec

@@ -139,9 +139,7 @@ def swapping_heads(ranges: Sequence[ByteRange]) -> list[ByteRange]:
 
 @pytest.mark.parametrize("mistake", [reading_a_neighbour, swapping_heads])
 def test_a_plan_that_is_wrong_by_one_head_is_found(
-    checked: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    mistake: Callable[[Sequence[ByteRange]], list[ByteRange]],
+    checked: Site, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[Sequence[ByteRange]], list[ByteRange]]
 ) -> None:
     def plan(*arguments: Any) -> dict[int, tuple[ByteRange, ...]]:
         return {producer: tuple(mistake(ranges)) for producer, ranges in plan_reads(*arguments).items()}

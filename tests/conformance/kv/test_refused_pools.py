@@ -9,13 +9,7 @@ import pytest
 
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
-from tests.conformance.kv.pairs import (
-    PRODUCER,
-    SMALL,
-    Site,
-    Worker,
-    why_unreachable,
-)
+from tests.conformance.kv.pairs import PRODUCER, SMALL, Site, Worker, why_unreachable
 
 
 def changed(worker: Worker, **changes: object) -> bytes:

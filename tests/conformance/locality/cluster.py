@@ -15,13 +15,7 @@ from baton_core.kv_events.cache_events import BlockContent
 from baton_core.load_reservation import LoadReservation
 from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerLoad
-from baton_core.worker.worker_events import (
-    CacheChanged,
-    RouterJoined,
-    RouterLost,
-    SendToRouter,
-    WorkerEvent,
-)
+from baton_core.worker.worker_events import CacheChanged, RouterJoined, RouterLost, SendToRouter, WorkerEvent
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
@@ -125,11 +119,7 @@ class ListeningRouter:
     def __init__(self, name: str, redis: RedisSettings) -> None:
         self._given_by_others: dict[str, tuple[LoadReservation, ...]] = {}
         self.share = open_router_share(
-            redis,
-            name,
-            1,
-            on_update=self._hear,
-            reservations=lambda: self.router.fleet.reservations(),
+            redis, name, 1, on_update=self._hear, reservations=lambda: self.router.fleet.reservations()
         )
         self.router = Router(
             RouterConfig(),

@@ -198,12 +198,7 @@ async def test_events_are_read_from_any_number_on_as_they_come(kind: str, tmp_pa
         await running.finish(b"whole", "completed")
         page = await other.read_events("a", 1)
         assert page is not None
-        assert (page.first, page.events[0], len(page.events), page.is_over) == (
-            1,
-            b"1",
-            PAGE_EVENTS,
-            False,
-        )
+        assert (page.first, page.events[0], len(page.events), page.is_over) == (1, b"1", PAGE_EVENTS, False)
         page = await other.read_events("a", PAGE_EVENTS + 1)
         assert page is not None
         assert (page.events, page.is_over) == ([b"257"], True)

@@ -33,8 +33,7 @@ def test_one_prompt_is_read_and_is_one_of_a_list(given: Any, parts: PromptParts)
 
 
 @pytest.mark.parametrize(
-    "given",
-    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}, b"a", {"prompt_token_ids": b"a"}],
+    "given", [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}, b"a", {"prompt_token_ids": b"a"}]
 )
 def test_anything_else_is_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"prompt is .*allowed: text, token ids"):

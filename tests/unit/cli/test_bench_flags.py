@@ -75,14 +75,8 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "latency --output-json /nowhere/x",
             "--output-json is '/nowhere/x'; allowed: a file that can be written (/nowhere is no folder)",
         ),
-        (
-            "throughput --output-json /tmp",
-            "--output-json is '/tmp'; allowed: a file that can be written (",
-        ),
-        (
-            "serve --save-result --result-filename /tmp",
-            "--result-filename is '/tmp'; allowed: a file",
-        ),
+        ("throughput --output-json /tmp", "--output-json is '/tmp'; allowed: a file that can be written ("),
+        ("serve --save-result --result-filename /tmp", "--result-filename is '/tmp'; allowed: a file"),
     ],
 )
 def test_values_that_cannot_be_are_refused(

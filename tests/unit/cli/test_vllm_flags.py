@@ -11,12 +11,7 @@ from baton.cli import main
 from baton.commands.cli_arguments import parse, router_flags, settle
 from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.spelling import written_out
-from baton.commands.vllm_server_flags import (
-    OTHER_NAMES,
-    REFUSED_COMMANDS,
-    SERVER_FIXED,
-    TAKEN,
-)
+from baton.commands.vllm_server_flags import OTHER_NAMES, REFUSED_COMMANDS, SERVER_FIXED, TAKEN
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.config.fixed_engine_args import SHORT_FLAGS, Fixed
 from baton_core.errors import InvalidConfigError

@@ -71,12 +71,7 @@ class Client:
         return self.feed(WorkerJoined(info=make_worker_info(worker_id, ROLES[worker_id[0]], **info)), now=now)
 
     def submit(
-        self,
-        request_id: str = "r",
-        *,
-        now: float = 0.0,
-        context: RequestContext = NO_CONTEXT,
-        **request: Any,
+        self, request_id: str = "r", *, now: float = 0.0, context: RequestContext = NO_CONTEXT, **request: Any
     ) -> list[tuple[str, Any]]:
         spec = make_request(request_id, **request)
         return self.feed(Submit(spec=spec, timeout_s=100.0, context=context), now=now)

@@ -13,12 +13,7 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 def reason(
-    token_id: int = 5,
-    num_output: int = 1,
-    num_tokens: int = 10,
-    *,
-    is_repeating: bool = False,
-    **params: Any,
+    token_id: int = 5, num_output: int = 1, num_tokens: int = 10, *, is_repeating: bool = False, **params: Any
 ) -> FinishReason | None:
     return finish_reason(
         make_params(**params),

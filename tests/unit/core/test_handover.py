@@ -8,11 +8,7 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Refused, Reserved, TokenBatch, Transferred
-from baton_core.worker.worker_events import (
-    ChecksumsFailed,
-    ComputeChecksums,
-    SendToProducer,
-)
+from baton_core.worker.worker_events import ChecksumsFailed, ComputeChecksums, SendToProducer
 from tests.builders import make_request
 from tests.unit.core.workers import Pair
 

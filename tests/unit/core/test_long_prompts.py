@@ -43,11 +43,7 @@ def test_short_prompts_pass_a_long_one_that_waits_for_another_long_one() -> None
 
 def test_as_many_long_prompts_as_allowed_are_computed_together() -> None:
     scheduler, _ = make_scheduler(
-        64,
-        budget=24,
-        long_prefill_token_threshold=6,
-        max_num_partial_prefills=3,
-        max_long_partial_prefills=2,
+        64, budget=24, long_prefill_token_threshold=6, max_num_partial_prefills=3, max_long_partial_prefills=2
     )
     add(scheduler, ("a", 20), ("b", 20), ("c", 20))
     assert shape(plan_step(scheduler)) == [("a", 0, 6), ("b", 0, 6)]

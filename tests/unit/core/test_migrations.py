@@ -118,9 +118,7 @@ def test_several_sequences_go_on_at_one_worker_without_those_that_are_over() -> 
     client.says("d", batch(tokens("r", 0, 8), tokens("r", 1, 9, reason=STOP)))
     client.join("d2")
     spec = make_request(
-        SECOND,
-        n=3,
-        resumed=(OutputSoFar(index=0, token_ids=(5, 8)), OutputSoFar(index=2, token_ids=(7,))),
+        SECOND, n=3, resumed=(OutputSoFar(index=0, token_ids=(5, 8)), OutputSoFar(index=2, token_ids=(7,)))
     )
     assert lose(client, "d")[-1] == ("d2", Generate(spec=spec))
     client.says("d2", batch(tokens(SECOND, 2, 10, reason=STOP), tokens(SECOND, 0, 11, reason=STOP)))

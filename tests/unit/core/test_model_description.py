@@ -32,12 +32,7 @@ TOKENIZER: dict[str, Any] = {
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
     "post_processor": None,
     "decoder": {"type": "ByteLevel"},
-    "model": {
-        "type": "BPE",
-        "dropout": None,
-        "vocab": {"a": 0, "b": 1, "ab": 2},
-        "merges": ["a b"],
-    },
+    "model": {"type": "BPE", "dropout": None, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]},
 }
 
 

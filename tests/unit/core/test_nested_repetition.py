@@ -15,8 +15,7 @@ def test_a_repeated_group_with_a_repetition_in_it_is_seen(expression: str) -> No
 
 
 @pytest.mark.parametrize(
-    "expression",
-    ["(a|b)*c", "(?:a?)b", "(a(b*))", r"\(a*\)*", "[(*]*", "a*b*", "((a))*", "(?:ab)+", "a*?"],
+    "expression", ["(a|b)*c", "(?:a?)b", "(a(b*))", r"\(a*\)*", "[(*]*", "a*b*", "((a))*", "(?:ab)+", "a*?"]
 )
 def test_repetitions_beside_each_other_are_none_of_these(expression: str) -> None:
     assert not has_nested_repetition(parse_regex(expression))

@@ -98,12 +98,7 @@ def test_a_cancelled_request_is_told_as_far_as_it_came(num_steps: int) -> None:
     expected = [
         [("queue", 0.0, 7.0)],
         [("queue", 0.0, 1.0), ("prefill_chunk", 1.0, 1.5), ("decode_queue", 1.5, 7.0)],
-        [
-            ("queue", 0.0, 1.0),
-            ("prefill_chunk", 1.0, 1.5),
-            ("decode_queue", 1.5, 2.0),
-            ("decode", 2.0, 7.0),
-        ],
+        [("queue", 0.0, 1.0), ("prefill_chunk", 1.0, 1.5), ("decode_queue", 1.5, 2.0), ("decode", 2.0, 7.0)],
     ]
     assert bars(report) == expected[num_steps]
     assert counts(report) == (8 if num_steps else 0, 0, 0, 0)

@@ -153,12 +153,7 @@ def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them(polic
             "every prefill worker is faulty",
             False,
         ),
-        (
-            ("d", view("d2", is_faulty=True)),
-            {"excluded": ("d",)},
-            "every decode worker is full",
-            False,
-        ),
+        (("d", view("d2", is_faulty=True)), {"excluded": ("d",)}, "every decode worker is full", False),
         (
             (view("d", max_model_len=1200), view("d2", max_model_len=900)),
             {"num_needed_tokens": 1201},

@@ -52,10 +52,7 @@ def test_a_split_request_ends_with_its_last_token() -> None:
     moved = Transferred(request_id="r", num_blocks=2, num_bytes=99, transfer_s=0.125)
     client.says("d", moved, now=1.0)
     client.says("d", batch(tokens("r")), now=1.0)
-    assert client.says("d", batch(tokens("r", 0, 7, reason=STOP)), now=3.0) == [
-        ("d", CANCEL),
-        ("p", CANCEL),
-    ]
+    assert client.says("d", batch(tokens("r", 0, 7, reason=STOP)), now=3.0) == [("d", CANCEL), ("p", CANCEL)]
     assert client.emitted == [(0, (5,)), (0, (6,)), (0, (7,))]
     end = client.finished
     assert (end.num_prompt_tokens, end.num_output_tokens, end.num_cached_tokens) == (8, 3, 4)
@@ -96,11 +93,7 @@ def test_only_sequences_that_go_on_are_started() -> None:
     ("event", "now", "codes"),
     [
         (ClientGone(request_id="r"), 1.0, dict.fromkeys(LIVE, ErrorCode.CANCELLED)),
-        (
-            WorkerLeft(worker_id="d", reason="it is silent"),
-            1.0,
-            {},
-        ),
+        (WorkerLeft(worker_id="d", reason="it is silent"), 1.0, {}),
         (
             None,
             FAR,

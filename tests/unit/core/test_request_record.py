@@ -49,10 +49,7 @@ def test_a_record_begins_with_the_call_and_what_its_router_did_before() -> None:
         Phase(name=PhaseName.TOKENIZE, start_s=1.5, end_s=2.0),
     )
     context = RequestContext(tenant="t", arrived_s=1.0)
-    client.feed(
-        Submit(spec=make_request("r"), timeout_s=9.0, context=context, phases=phases),
-        now=2.0,
-    )
+    client.feed(Submit(spec=make_request("r"), timeout_s=9.0, context=context, phases=phases), now=2.0)
     record = record_of(client)
     assert record.started_s == 1.0
     assert record.context is context

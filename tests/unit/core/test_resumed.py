@@ -10,13 +10,7 @@ from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.sessions.router_messages import (
-    FirstToken,
-    OutputSoFar,
-    Refused,
-    RequestSpec,
-    TokenBatch,
-)
+from baton_core.sessions.router_messages import FirstToken, OutputSoFar, Refused, RequestSpec, TokenBatch
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import GrammarCompiled, StepDone
 from tests.builders import make_request, make_worker_config, step_result

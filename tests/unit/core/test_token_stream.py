@@ -25,11 +25,7 @@ def test_the_first_tokens_of_a_sequence_bring_the_number_of_cached_prompt_tokens
         stream.begin_attempt("weights")
         outputs = (output(0), output(1))
         first = FirstToken(
-            request_id="r#1",
-            outputs=outputs,
-            num_cached_tokens=num_cached_tokens,
-            queue_s=0.0,
-            prefill_s=0.0,
+            request_id="r#1", outputs=outputs, num_cached_tokens=num_cached_tokens, queue_s=0.0, prefill_s=0.0
         )
         assert stream.collect_first(first) == outputs
     effects = [effect for one in (*outputs, *outputs) for effect in stream.take(1.0, one)]

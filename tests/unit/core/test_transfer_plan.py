@@ -10,13 +10,7 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
-from baton_core.ranks.transfer_plan import (
-    BlockPart,
-    block_parts,
-    copy_number,
-    plan_reads,
-    require_separable,
-)
+from baton_core.ranks.transfer_plan import BlockPart, block_parts, copy_number, plan_reads, require_separable
 
 SIZES = [ParallelSizes(tensor=t, pipeline=p) for t, p in product((1, 2, 4, 8), (1, 2, 3))]
 ODD = [

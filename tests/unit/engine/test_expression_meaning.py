@@ -64,9 +64,7 @@ def test_what_libraries_read_differently_has_one_meaning(
 
 
 @settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(pattern=EXPRESSIONS, flags=st.sampled_from(("", "(?i)", "(?s)")), data=st.data())
 def test_libraries_and_pythons_matcher_agree_about_every_text(

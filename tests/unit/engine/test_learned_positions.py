@@ -82,12 +82,7 @@ def test_no_sequence_is_longer_than_the_table_of_positions(
     ],
 )
 def test_what_a_family_does_not_have_is_refused(
-    variant: str,
-    key: str,
-    value: object,
-    allowed: str,
-    tmp_path: Path,
-    model_folder: Callable[[str], Path],
+    variant: str, key: str, value: object, allowed: str, tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
     folder = Path(shutil.copytree(model_folder(variant), tmp_path / "model"))
     change_config(folder, **{key: value})

@@ -21,15 +21,7 @@ from baton_kernels.cpu import onednn, packed
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.packed import PackedProduct, packed_product, takes
 from baton_kernels.cpu.selection import load_build
-from baton_kernels.cpu.variants import (
-    AVX2,
-    AVX512,
-    PLAIN,
-    VARIANTS,
-    CpuVariant,
-    cpu_flags,
-    usable_variants,
-)
+from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, VARIANTS, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import builds, load

@@ -105,11 +105,7 @@ def test_drawn_tokens_have_transformers_logprobs_whatever_their_rules(
 @pytest.mark.parametrize("max_rows", [1, 3, 64])
 @pytest.mark.parametrize("spec", [LogprobsSpec(num_top=3), LogprobsSpec(token_ids=(8, 3))])
 def test_prompt_logprobs_are_transformers_in_chunks_and_pieces(
-    runner: ModelRunner,
-    expected: Tensor,
-    spec: LogprobsSpec,
-    max_rows: int,
-    monkeypatch: pytest.MonkeyPatch,
+    runner: ModelRunner, expected: Tensor, spec: LogprobsSpec, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_logprobs, "MAX_ROWS", max_rows)
     others = make_prompt(9, seed=4)

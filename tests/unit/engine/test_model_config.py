@@ -136,10 +136,7 @@ def test_absent_keys_have_the_defaults_of_the_family(tmp_path: Path) -> None:
             },
             (9, None, None),
         ),
-        (
-            {"architectures": ["Qwen2MoeForCausalLM"], "sliding_window": 0, **EXPERTS},
-            (None, None, None),
-        ),
+        ({"architectures": ["Qwen2MoeForCausalLM"], "sliding_window": 0, **EXPERTS}, (None, None, None)),
         (
             {
                 "architectures": ["Qwen3MoeForCausalLM"],

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.worker.step_plan import (
-    SAMPLED,
-    Followed,
-    LogprobsSpec,
-    SequenceSlice,
-    StepPlan,
-    StepResult,
-)
+from baton_core.worker.step_plan import SAMPLED, Followed, LogprobsSpec, SequenceSlice, StepPlan, StepResult
 from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_prompt
 from tests.unit.engine.steps import (

@@ -45,11 +45,7 @@ CASES: Final[tuple[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]], ...]
         ("no", '"ab"'),
         ('"abc"', "yes"),
     ),
-    (
-        today({"type": "plus", "content": {"type": "regex", "pattern": "[ab]/"}}),
-        ("a/", "a/b/"),
-        ("", "a"),
-    ),
+    (today({"type": "plus", "content": {"type": "regex", "pattern": "[ab]/"}}), ("a/", "a/b/"), ("", "a")),
 )
 
 

@@ -99,11 +99,7 @@ def make_sinks(step: PagedBatch) -> Tensor:
 
 
 def attention(
-    step: PagedBatch,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    *,
-    is_invariant: bool = False,
+    step: PagedBatch, softcap: float | None = None, sinks: Tensor | None = None, *, is_invariant: bool = False
 ) -> Tensor:
     from baton_kernels.triton.attention import TritonAttention  # read TRITON_INTERPRET
     from baton_kernels.triton.invariant import InvariantTritonAttention

@@ -15,13 +15,7 @@ from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from tests.unit.engine.rank_threads import ThreadCollectives, thread_group
 from tests.unit.kernels.quantized_weights import WeightCase, make_weight
 
-KINDS = (
-    (Element.UINT4, 32),
-    (Element.INT4, 64),
-    (Element.INT8, 128),
-    (Element.E4M3, 32),
-    (Element.E2M1, 32),
-)
+KINDS = ((Element.UINT4, 32), (Element.INT4, 64), (Element.INT8, 128), (Element.E4M3, 32), (Element.E2M1, 32))
 
 
 def make_quantized(element: Element, out_features: int, in_features: int, group_size: int) -> QuantizedWeight:

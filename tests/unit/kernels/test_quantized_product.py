@@ -15,13 +15,7 @@ from baton_kernels.interface.kernels import Function, LayerKernels
 from baton_kernels.interface.quantized import Element, InputRounding, QuantizedWeight
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 from tests.unit.kernels.cpu_builds import BUILDS, builds, load
-from tests.unit.kernels.quantized_weights import (
-    CASES,
-    ROUNDINGS,
-    WeightCase,
-    expected_product,
-    make_weight,
-)
+from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, expected_product, make_weight
 
 pytestmark = pytest.mark.slow
 

@@ -37,10 +37,7 @@ def test_a_schema_that_takes_minutes_to_read_is_left_to_the_worker(checks: Bound
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (
-            {"regex": "("},
-            r"regex is '\('; allowed: a regular expression \(unclosed group",
-        ),
+        ({"regex": "("}, r"regex is '\('; allowed: a regular expression \(unclosed group"),
         ({"json": {"type": "no type"}}, "structured_outputs.json is .*no type"),
         ({"grammar": "root ::= missing"}, "structured_outputs.grammar is 'root ::= missing'"),
         ({"choice": ["a\0"]}, "without the character"),

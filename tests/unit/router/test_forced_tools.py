@@ -9,11 +9,7 @@ import pytest
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_router.output_parsing.output_parser import (
-    ParsedOutput,
-    Tool,
-    ToolCall,
-)
+from baton_router.output_parsing.output_parser import ParsedOutput, Tool, ToolCall
 from baton_router.output_parsing.tools_forced import (
     NamedToolParser,
     RequiredToolsParser,

@@ -22,11 +22,7 @@ def make_counts(number: int) -> Counts:
 
 def make_loads(num_running: int = 0) -> Loads:
     return Loads(
-        num_queued=1,
-        num_running=num_running,
-        num_waiting=2,
-        kv_usage={Role.DECODE: 0.25},
-        ttft_p90_s=None,
+        num_queued=1, num_running=num_running, num_waiting=2, kv_usage={Role.DECODE: 0.25}, ttft_p90_s=None
     )
 
 

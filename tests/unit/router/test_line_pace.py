@@ -15,10 +15,7 @@ pytestmark = pytest.mark.slow
 
 def load(num_others: int, num_waiting: int = 0, num_prefilling: int = 0, num_workers: int = 1) -> RequestLoad:
     return RequestLoad(
-        num_others=num_others,
-        num_waiting=num_waiting,
-        num_prefilling=num_prefilling,
-        num_workers=num_workers,
+        num_others=num_others, num_waiting=num_waiting, num_prefilling=num_prefilling, num_workers=num_workers
     )
 
 

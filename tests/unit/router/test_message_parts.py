@@ -6,13 +6,7 @@ import msgspec
 import pytest
 
 from baton_router.http.messages.parts import collect_parts
-from baton_router.http.messages.replies import (
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    PartJsonDelta,
-    ToolUsePart,
-)
+from baton_router.http.messages.replies import BlockDelta, BlockStart, BlockStop, PartJsonDelta, ToolUsePart
 
 
 @pytest.mark.parametrize(

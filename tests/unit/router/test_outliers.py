@@ -54,10 +54,7 @@ def test_without_an_slo_the_99th_percentile_of_enough_requests_is_the_limit() ->
     record = make_record(0.5, e2e_s=3.0)
     assert outliers_of(record, NOW, NO_SLO, make_summary(MIN_COUNT - 1)) == []
     found = outliers_of(record, NOW, NO_SLO, make_summary(MIN_COUNT))
-    assert [(one.metric, one.limit) for one in found] == [
-        (Latency.TTFT, Limit.P99),
-        (Latency.E2E, Limit.P99),
-    ]
+    assert [(one.metric, one.limit) for one in found] == [(Latency.TTFT, Limit.P99), (Latency.E2E, Limit.P99)]
     assert found[1].limit_s == pytest.approx(1.0, rel=0.01)
 
 

@@ -10,11 +10,7 @@ from baton_core.errors import InvalidConfigError
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.output_parsing import registry
 from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
-from baton_router.output_parsing.output_parser import (
-    PlainParser,
-    TextDelta,
-    ToolCallDelta,
-)
+from baton_router.output_parsing.output_parser import PlainParser, TextDelta, ToolCallDelta
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from tests.unit.router.output_parsers import CALL, content, read

@@ -113,10 +113,7 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
             {"sampling": {"logits_processors": [len]}},
             "allowed: names; functions can be called in process alone",
         ),
-        (
-            {"sampling": {"thinking_token_budget": 5}},
-            "thinking_token_budget is 5; allowed: none.*parser",
-        ),
+        ({"sampling": {"thinking_token_budget": 5}}, "thinking_token_budget is 5; allowed: none.*parser"),
         ({"sampling": {"min_tokens": 128, "max_tokens": None}}, "min_tokens is 128; allowed: .*, the room"),
         ({"sampling": {"structured_outputs": BROKEN_REGEX}}, r"structured_outputs\.regex is '\['; allowed: "),
         ({"sampling": {"top_p": 2}}, "top_p is 2; allowed: a finite number over 0 to 1"),

@@ -84,11 +84,7 @@ def test_qwen3_thinks_only_between_its_markers(text: str, reasoning: str | None,
 
 @pytest.mark.parametrize(
     ("text", "reasoning", "content"),
-    [
-        ("Hm.</think>Hello", "Hm.", "Hello"),
-        ("<think>Hm.</think>Hello", "Hm.", "Hello"),
-        ("Hm.", "Hm.", None),
-    ],
+    [("Hm.</think>Hello", "Hm.", "Hello"), ("<think>Hm.</think>Hello", "Hm.", "Hello"), ("Hm.", "Hm.", None)],
 )
 def test_qwen3_starts_inside_where_the_prompt_has_opened_the_reasoning(
     text: str, reasoning: str | None, content: str | None

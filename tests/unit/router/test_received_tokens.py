@@ -7,12 +7,7 @@ from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.router_messages import OutputSoFar, SequenceOutput
 from baton_router.requests.generation import Delta, ReceivedSequence, Resumption
-from baton_router.requests.resumption import (
-    ReceivedTokens,
-    checked_counts,
-    outputs_so_far,
-    read_resumption,
-)
+from baton_router.requests.resumption import ReceivedTokens, checked_counts, outputs_so_far, read_resumption
 
 
 def entry(token_id: int) -> PositionLogprobs:

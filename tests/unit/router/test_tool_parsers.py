@@ -6,11 +6,7 @@ import time
 
 import pytest
 
-from baton_router.output_parsing.output_parser import (
-    ParsedOutput,
-    TextDelta,
-    ToolCallDelta,
-)
+from baton_router.output_parsing.output_parser import ParsedOutput, TextDelta, ToolCallDelta
 from tests.unit.router.output_parsers import ARGUMENTS, CALL, TYPED, calls, content, make_parser, parse
 
 # --- Hermes, Qwen3 ---
@@ -27,9 +23,7 @@ def test_a_hermes_call_is_taken_out_of_the_content(name: str) -> None:
 def test_hermes_calls_follow_each_other_and_the_line_breaks_between_them_are_no_content() -> None:
     answer = parse("hermes", f"\n\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>\n")
     assert answer == ParsedOutput(
-        content=None,
-        reasoning=None,
-        tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS)),
+        content=None, reasoning=None, tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS))
     )
 
 
@@ -50,9 +44,7 @@ def test_a_hermes_call_without_its_end_tag_is_one(end: str) -> None:
 def test_a_hermes_call_without_its_last_brace_is_one(end: str) -> None:
     answer = parse("hermes", f"<tool_call>{CALL[:-1]}{end}</tool_call>\n<tool_call>{CALL}</tool_call>")
     assert answer == ParsedOutput(
-        content=None,
-        reasoning=None,
-        tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS)),
+        content=None, reasoning=None, tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS))
     )
 
 

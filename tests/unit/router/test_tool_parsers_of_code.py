@@ -6,11 +6,7 @@ import json
 
 import pytest
 
-from baton_router.output_parsing.output_parser import (
-    ParsedOutput,
-    ToolCallDelta,
-    collect,
-)
+from baton_router.output_parsing.output_parser import ParsedOutput, ToolCallDelta, collect
 from tests.unit.router.output_parsers import TYPED, calls, content, make_parser, parse
 
 # --- Qwen3-Coder ---

@@ -79,12 +79,7 @@ def test_a_request_without_a_client_begins_a_trace_of_its_own(receiver: OtlpRece
 
 @pytest.mark.parametrize(
     ("ratio", "client", "is_sampled"),
-    [
-        (1.0, "", True),
-        (0.0, "", False),
-        (0.0, CLIENTS, True),
-        (1.0, CLIENTS[:-2] + "00", False),
-    ],
+    [(1.0, "", True), (0.0, "", False), (0.0, CLIENTS, True), (1.0, CLIENTS[:-2] + "00", False)],
 )
 def test_a_client_decides_whether_it_is_traced_and_else_the_ratio(
     receiver: OtlpReceiver, ratio: float, client: str, is_sampled: bool

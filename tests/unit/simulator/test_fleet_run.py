@@ -54,11 +54,7 @@ def test_a_request_alone_takes_its_steps() -> None:
     assert result.ttft_s == pytest.approx(0.01 + 100 * 0.001)
     assert result.e2e_s == pytest.approx(0.11 + 4 * 0.012)
     assert result.tpot_s == pytest.approx(0.012)
-    assert (result.is_split, result.num_cached_tokens, result.error) == (
-        False,
-        0,
-        "",
-    )
+    assert (result.is_split, result.num_cached_tokens, result.error) == (False, 0, "")
 
 
 def test_a_message_takes_its_time_on_each_of_its_four_ways() -> None:
@@ -129,10 +125,7 @@ def test_equal_plans_give_equal_fates() -> None:
 def test_every_request_ends_though_workers_are_lost() -> None:
     plan = make_plan("2P:2D", split=SplitMode.AUTO)
     losing = FleetPlan(
-        mix=plan.mix,
-        hardware=plan.hardware,
-        router=plan.router,
-        loss=Loss(workers=("P0", "D0"), at_s=2.0),
+        mix=plan.mix, hardware=plan.hardware, router=plan.router, loss=Loss(workers=("P0", "D0"), at_s=2.0)
     )
     results = run(losing, make_mixture(3, 40))
     assert len(results) == 40
