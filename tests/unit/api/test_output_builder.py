@@ -52,6 +52,12 @@ def show(builder: OutputBuilder, *events: GenerationEvent) -> RequestOutput | No
     return builder.take()
 
 
+def shown(builder: OutputBuilder, *events: GenerationEvent) -> RequestOutput:
+    output = show(builder, *events)
+    assert output is not None
+    return output
+
+
 def test_cumulative_outputs_show_everything_so_far() -> None:
     builder = make_builder()
     assert builder.take() is None
@@ -79,10 +85,8 @@ def test_deltas_show_each_token_once() -> None:
     builder = make_builder(output_kind=DELTA, logprobs=1, prompt_logprobs=1)
     builder.push(PromptDelta(start=1, logprobs=(position(2, -2.0), position(3, -3.0))))
     assert builder.take() is None, "the prompt comes with the first token"
-    first = show(builder, delta(4, logprobs=(position(4, -1.0),)), delta(5, logprobs=(position(5, -2.0),)))
-    second = show(builder, delta(6, logprobs=(position(6, -4.0, rank=7),), finish_reason="length"), FINISHED)
-    assert first is not None
-    assert second is not None
+    first = shown(builder, delta(4, logprobs=(position(4, -1.0),)), delta(5, logprobs=(position(5, -2.0),)))
+    second = shown(builder, delta(6, logprobs=(position(6, -4.0, rank=7),), finish_reason="length"), FINISHED)
     assert (first.outputs[0].token_ids, second.outputs[0].token_ids) == ([4, 5], [6])
     assert (first.outputs[0].text, second.outputs[0].text) == ("t4 t5 ", "t6 ")
     assert (first.outputs[0].cumulative_logprob, second.outputs[0].cumulative_logprob) == (-3.0, -7.0)
@@ -110,12 +114,10 @@ def test_an_interval_leaves_out_outputs_between_the_first_and_the_last(kind: Req
 
 def test_an_aborted_request_shows_what_an_interval_holds() -> None:
     builder = make_builder(DELTA, stream_interval=5)
-    first = show(builder, delta(1))
+    first = shown(builder, delta(1))
     assert show(builder, delta(2)) is None
     builder.abort()
-    last = builder.take()
-    assert first is not None
-    assert last is not None
+    last = shown(builder)
     assert (first.outputs[0].token_ids, last.outputs[0].token_ids) == ([1], [2])
     assert last.outputs[0].finish_reason == "abort"
 
@@ -123,8 +125,7 @@ def test_an_aborted_request_shows_what_an_interval_holds() -> None:
 def test_final_outputs_come_once() -> None:
     builder = make_builder(output_kind=FINAL)
     assert show(builder, delta(1), delta(2)) is None
-    output = show(builder, delta(3, finish_reason="length"), FINISHED)
-    assert output is not None
+    output = shown(builder, delta(3, finish_reason="length"), FINISHED)
     assert output.outputs[0].token_ids == [1, 2, 3]
 
 
@@ -143,8 +144,7 @@ def test_several_sequences_are_shown_side_by_side() -> None:
 def test_an_end_is_shown_once_with_the_request_s_own() -> None:
     builder = make_builder(DELTA)
     assert show(builder, delta(1, finish_reason="length")) is None, "the request's end is on the way"
-    output = show(builder, FINISHED)
-    assert output is not None
+    output = shown(builder, FINISHED)
     assert output.finished
     assert output.outputs[0].token_ids == [1]
 
@@ -153,8 +153,7 @@ def test_an_aborted_request_shows_what_it_has() -> None:
     builder = make_builder(FINAL, n=2)
     builder.push(delta(1, finish_reason="stop"))
     builder.abort()
-    output = builder.take()
-    assert output is not None
+    output = shown(builder)
     assert [one.finish_reason for one in output.outputs] == ["stop", "abort"]
     assert output.finished
     assert output.num_cached_tokens is None
@@ -167,10 +166,8 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
         delta(9, logprobs=(position(9, -0.5),), finish_reason="length"),
         FINISHED,
     )
-    plain = show(make_builder(FINAL, logprobs=1, prompt_logprobs=1), *events)
-    flat = show(make_builder(FINAL, logprobs=1, prompt_logprobs=1, flat_logprobs=True), *events)
-    assert plain is not None
-    assert flat is not None
+    plain = shown(make_builder(FINAL, logprobs=1, prompt_logprobs=1), *events)
+    flat = shown(make_builder(FINAL, logprobs=1, prompt_logprobs=1, flat_logprobs=True), *events)
     for one, other in (
         (plain.outputs[0].logprobs, flat.outputs[0].logprobs),
         (plain.prompt_logprobs, flat.prompt_logprobs),
@@ -197,21 +194,20 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
 
 def test_tokens_have_no_text_where_none_is_wanted() -> None:
     builder = make_builder(FINAL, logprobs=1, detokenize=False)
-    output = show(builder, delta(4, text="", logprobs=(position(4, -1.0),), finish_reason="length"), FINISHED)
-    assert output is not None
+    output = shown(
+        builder, delta(4, text="", logprobs=(position(4, -1.0),), finish_reason="length"), FINISHED
+    )
     assert output.outputs[0].logprobs == [{4: Logprob(-1.0, 1, None), 9: Logprob(-0.5, 1, None)}]
 
 
 def test_metrics_and_the_transfer_follow_from_the_request_s_timings() -> None:
     builder = make_builder()
-    early = show(builder, delta(1))
-    late = show(builder, delta(2), delta(3, finish_reason="length"), FINISHED)
-    assert early is not None
+    early = shown(builder, delta(1))
+    late = shown(builder, delta(2), delta(3, finish_reason="length"), FINISHED)
     assert early.metrics is not None
     assert early.metrics.finished_time is None
     assert early.metrics.first_token_time is not None
     assert early.kv_transfer_params is None
-    assert late is not None
     metrics = late.metrics
     assert metrics is not None
     assert (metrics.arrival_time, metrics.first_scheduled_time, metrics.time_in_queue) == (100.0, 100.5, 0.5)
@@ -236,8 +232,7 @@ def test_without_a_hand_over_there_are_no_transfer_parameters(prefill: str, deco
     finished = Finished(
         request_id="r", num_prompt_tokens=3, num_output_tokens=1, num_cached_tokens=0, seed=7, timings=timings
     )
-    output = show(make_builder(FINAL), delta(1, finish_reason="length"), finished)
-    assert output is not None
+    output = shown(make_builder(FINAL), delta(1, finish_reason="length"), finished)
     assert output.kv_transfer_params is None
 
 

@@ -16,7 +16,7 @@ from baton_worker.core.adapter_cache import PATIENCE_S, AdapterCache
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_request import check_request
 from tests.builders import make_request, make_worker_config
-from tests.unit.core.workers import Worker
+from tests.unit.core.workers import Worker, make_worker
 
 A, B, C = (Adapter(name=name, digest=name * 64, path=f"/{name}") for name in "abc")
 
@@ -82,7 +82,7 @@ def test_a_load_that_takes_too_long_is_overdue_and_a_late_answer_finds_nobody() 
 
 
 def test_a_request_is_computed_once_its_adapter_is_loaded_and_ends_if_it_cannot_be() -> None:
-    worker = Worker(make_worker_config(max_cpu_loras=2))
+    worker = make_worker(max_cpu_loras=2)
     (load,) = [one for one in worker.generate(make_spec("r", A)) if isinstance(one, LoadAdapter)]
     assert load.adapter == A
     assert worker.core.schedule(0.0) is None

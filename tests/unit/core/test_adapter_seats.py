@@ -11,8 +11,8 @@ from baton_core.sessions.router_messages import FirstToken
 from baton_core.worker.worker_events import AdapterLoaded
 from baton_worker.core.adapter_cache import PATIENCE_S
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
-from tests.builders import make_request, make_worker_config
-from tests.unit.core.workers import Worker
+from tests.builders import make_request
+from tests.unit.core.workers import make_worker
 
 COMMON, RARE = (Adapter(name=name, digest=name * 64, path=f"/{name}") for name in "ab")
 STEP_S = 0.1
@@ -23,7 +23,7 @@ class Traffic:
 
     def __init__(self, policy: SchedulingPolicy = SchedulingPolicy.FCFS) -> None:
         scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64, max_loras=1, policy=policy)
-        self.worker = Worker(make_worker_config(num_blocks=64, max_cpu_loras=4, scheduler=scheduler))
+        self.worker = make_worker(num_blocks=64, max_cpu_loras=4, scheduler=scheduler)
         self.now = 0.0
         self.num_common = 0
         self.common()

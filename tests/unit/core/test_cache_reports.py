@@ -20,7 +20,7 @@ from tests.builders import (
     make_request,
     make_worker_config,
 )
-from tests.unit.core.workers import ROUTER, Pair, Worker
+from tests.unit.core.workers import ROUTER, Pair, Worker, make_worker
 
 ROOT = root_hash(make_identity())
 
@@ -98,7 +98,7 @@ def test_a_follower_rebuilds_the_cache_through_prompts_decodes_and_evictions(
 
 
 def test_nothing_is_told_to_followers_unless_it_is_published() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     effects = worker.generate(make_request())
     effects += worker.run()
     assert len(worker.core.pool.cache) > 0

@@ -20,8 +20,8 @@ from baton_core.worker.worker_events import (
     StepDone,
 )
 from baton_worker.core.controls import MAX_QUEUED
-from tests.builders import make_request, make_worker_config, step_result
-from tests.unit.core.workers import ROUTER, Pair, Worker
+from tests.builders import make_request, step_result
+from tests.unit.core.workers import ROUTER, Pair, Worker, make_worker
 
 MEMORY = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 
@@ -223,7 +223,7 @@ def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
 
 @pytest.mark.parametrize(("level", "is_dropped"), [(1, False), (2, True)])
 def test_adapters_go_with_the_weights_of_a_sleeping_engine(level: int, is_dropped: bool) -> None:
-    worker = Worker(make_worker_config(max_cpu_loras=2))
+    worker = make_worker(max_cpu_loras=2)
     adapter = Adapter(name="a", digest="a" * 64, path="/a")
     worker.generate(replace(make_request(max_tokens=1), adapter=adapter))
     worker.feed(AdapterLoaded(digest=adapter.digest))

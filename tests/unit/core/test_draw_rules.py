@@ -13,12 +13,8 @@ from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.sessions.router_messages import FirstToken, Refused, RequestSpec, TokenBatch
 from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SamplingHistory, SeqId
 from baton_core.worker.worker_events import StepDone
-from tests.builders import EOS_TOKEN_ID, make_prompt, make_request, make_worker_config, step_result
-from tests.unit.core.workers import Pair, Worker
-
-
-def make_worker(**changes: Any) -> Worker:
-    return Worker(make_worker_config(**changes))
+from tests.builders import EOS_TOKEN_ID, make_prompt, make_request, step_result
+from tests.unit.core.workers import Pair, Worker, make_worker
 
 
 def next_samples(worker: Worker, token_id: int = 500) -> list[SampleSpec]:

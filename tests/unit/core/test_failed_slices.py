@@ -9,7 +9,7 @@ from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, FirstToken, TokenBatch
 from baton_core.worker.worker_events import StepDone
 from tests.builders import make_kv_spec, make_request, make_worker_config, step_result
-from tests.unit.core.workers import Worker
+from tests.unit.core.workers import Worker, make_worker
 
 
 def step_failing(worker: Worker, names: Collection[str], index: int = 0, *, is_refused: bool = False) -> None:
@@ -29,7 +29,7 @@ def step_failing(worker: Worker, names: Collection[str], index: int = 0, *, is_r
 
 
 def test_its_neighbours_go_on() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     for name in "abc":
         worker.generate(make_request(name, prompt=4))
     step_failing(worker, ["b"])
@@ -44,7 +44,7 @@ def test_its_neighbours_go_on() -> None:
 
 
 def test_one_of_several_sequences_ends_the_whole_request_once() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(make_request("a", prompt=4, n=3))
     worker.step()
     step_failing(worker, ["a"], index=1)
@@ -54,7 +54,7 @@ def test_one_of_several_sequences_ends_the_whole_request_once() -> None:
 
 
 def test_a_prompt_that_waits_for_its_puller_is_given_up() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.prefill(make_request("a", prompt=8))
     step_failing(worker, ["a"])
     assert [message.request_id for message in worker.told] == ["a"]
@@ -62,7 +62,7 @@ def test_a_prompt_that_waits_for_its_puller_is_given_up() -> None:
 
 
 def test_a_request_whose_fields_contradict_each_other_is_refused_not_failed() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(make_request("a", prompt=4))
     step_failing(worker, ["a"], is_refused=True)
     (failed,) = worker.heard(Failed)

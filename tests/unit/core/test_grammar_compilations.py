@@ -18,18 +18,14 @@ from baton_core.sessions.router_messages import (
 )
 from baton_core.worker.worker_events import CompileGrammar, GrammarCompiled, RouterLost
 from baton_worker.core.grammar_compilations import GrammarCompilations
-from tests.builders import make_request, make_worker_config
-from tests.unit.core.workers import ROUTER, Pair, Worker
+from tests.builders import make_request
+from tests.unit.core.workers import ROUTER, Pair, Worker, make_worker
 
 FORM = StructuredOutputsParams(regex="a+")
 
 
 def make_spec(request_id: str = "r", **changes: Any) -> RequestSpec:
     return make_request(request_id, structured_outputs=FORM, **changes)
-
-
-def make_worker(**changes: Any) -> Worker:
-    return Worker(make_worker_config(**changes))
 
 
 def asked(effects: list[Any]) -> list[CompileGrammar]:

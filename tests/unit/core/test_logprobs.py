@@ -8,9 +8,9 @@ from baton_core.sessions.router_messages import FirstToken, Prefill, SequenceOut
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import StepDone
 from baton_router.core.placement.placement_config import SplitMode
-from tests.builders import make_logprobs, make_request, make_worker_config
+from tests.builders import make_logprobs, make_request
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
-from tests.unit.core.workers import Pair, Worker
+from tests.unit.core.workers import Pair, Worker, make_worker
 
 
 def told(worker: Worker) -> dict[tuple[str, int], list[PositionLogprobs]]:
@@ -24,7 +24,7 @@ def told(worker: Worker) -> dict[tuple[str, int], list[PositionLogprobs]]:
 
 
 def test_each_token_comes_with_its_own() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(make_request("a", prompt=6, max_tokens=2, logprobs=1))
     worker.generate(make_request("b", prompt=5, first=100, max_tokens=2))
     worker.generate(make_request("c", prompt=4, first=200, n=2, max_tokens=2, logprobs=1))
@@ -39,7 +39,7 @@ def test_each_token_comes_with_its_own() -> None:
 
 
 def test_sequences_drawn_together_get_each_its_own() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(make_request(n=2, logprobs=1))
     plan = worker.plan()
     both = (make_logprobs(500, 8), make_logprobs(501, 8))
@@ -50,7 +50,7 @@ def test_sequences_drawn_together_get_each_its_own() -> None:
 
 
 def test_those_of_a_sequence_that_is_over_reach_nobody_else() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     for name, first in (("a", 1), ("b", 100)):
         worker.generate(make_request(name, first=first, logprobs=1))
     plan = worker.plan()

@@ -10,14 +10,10 @@ from baton_core.requests.phases import PhaseReport, TokenSources
 from baton_core.sessions.router_messages import Failed
 from baton_core.worker.worker_events import PullAborted, PullDone, RouterLost, StepDone, StepFailed
 from baton_worker.core import phase_log
-from tests.builders import EOS_TOKEN_ID, make_request, make_worker_config, step_result
-from tests.unit.core.workers import ROUTER, Pair, Worker
+from tests.builders import EOS_TOKEN_ID, make_request, step_result
+from tests.unit.core.workers import ROUTER, Pair, Worker, make_worker
 
 Bar = tuple[str, float, float]
-
-
-def make_worker(**changes: Any) -> Worker:
-    return Worker(make_worker_config(**changes))
 
 
 def step(worker: Worker, start_s: float, end_s: float, *, token_id: int = 500) -> list[Any]:

@@ -8,9 +8,9 @@ from baton_core.worker.sequence import SequenceState
 from baton_core.worker.step_plan import Followed, StepPlan
 from baton_core.worker.worker_events import StepDone, StepFailed
 from baton_worker.core.scheduler import Scheduler
-from tests.builders import BLOCK_SIZE, make_request, make_sequence, make_worker_config, step_result
+from tests.builders import BLOCK_SIZE, make_request, make_sequence, step_result
 from tests.unit.core.scheduling import finish_step, make_scheduler, plan_step, shape
-from tests.unit.core.workers import Worker
+from tests.unit.core.workers import make_worker
 
 
 def names(plan: StepPlan | None) -> str:
@@ -150,7 +150,7 @@ def test_a_sequence_that_ends_keeps_its_blocks_until_its_own_step_is_back() -> N
 
 
 def test_a_lone_sequence_is_planned_ahead_where_the_config_says_so() -> None:
-    worker = Worker(make_worker_config(plans_ahead=True, num_stages=2))
+    worker = make_worker(plans_ahead=True, num_stages=2)
     worker.generate(make_request("a", prompt=3, max_tokens=8))
     first, ahead = worker.core.schedule(0.0), worker.core.schedule(0.0)
     assert first is not None
@@ -165,7 +165,7 @@ def test_a_lone_sequence_is_planned_ahead_where_the_config_says_so() -> None:
 
 
 def test_a_step_that_fails_ends_its_own_requests_alone() -> None:
-    worker = Worker(make_worker_config(num_stages=2))
+    worker = make_worker(num_stages=2)
     for number, name in enumerate("ab"):
         worker.generate(make_request(name, prompt=3, first=1 + 50 * number, max_tokens=2))
     first, second = worker.core.schedule(0.0), worker.core.schedule(0.0)

@@ -7,7 +7,7 @@ import pytest
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
-from tests.builders import make_request, make_sequence, make_worker_config
+from tests.builders import make_request, make_sequence
 from tests.unit.core.scheduling import (
     add_siblings,
     finish_step,
@@ -17,7 +17,7 @@ from tests.unit.core.scheduling import (
     run_steps,
     shape,
 )
-from tests.unit.core.workers import Worker
+from tests.unit.core.workers import make_worker
 
 
 def test_waiting_sequences_are_admitted_by_priority_then_by_arrival() -> None:
@@ -251,7 +251,7 @@ def test_a_worker_follows_the_priorities_of_its_requests_where_its_policy_says_s
     policy: SchedulingPolicy, first: str
 ) -> None:
     config = SchedulerConfig(policy=policy, max_num_seqs=1, max_num_batched_tokens=8)
-    worker = Worker(make_worker_config(scheduler=config))
+    worker = make_worker(scheduler=config)
     for number, priority in enumerate((2, 1)):
         worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
     assert shape(worker.plan(2.0)) == [(first, 0, 8)]

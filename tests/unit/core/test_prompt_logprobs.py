@@ -21,16 +21,11 @@ from tests.builders import (
     make_prompt,
     make_request,
     make_sequence,
-    make_worker_config,
     step_result,
 )
 from tests.unit.core.routers import Client, first_token, refused
 from tests.unit.core.scheduling import make_scheduler, plan_step, run_steps, shape
-from tests.unit.core.workers import Pair, Worker
-
-
-def make_worker(**changes: Any) -> Worker:
-    return Worker(make_worker_config(**changes))
+from tests.unit.core.workers import Pair, Worker, make_worker
 
 
 def positions(worker: Worker) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import FirstToken, OutputSoFar, Refused, RequestSpec, TokenBatch
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import GrammarCompiled, StepDone
-from tests.builders import make_request, make_worker_config, step_result
-from tests.unit.core.workers import Pair, Worker
+from tests.builders import make_request, step_result
+from tests.unit.core.workers import Pair, Worker, make_worker
 
 BLOCK = 4
 
@@ -32,7 +32,7 @@ def planned(worker: Worker, token_id: int = 500) -> StepPlan:
 
 
 def test_it_computes_prompt_and_output_and_draws_what_follows() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(resumed((7, 8, 9), prompt=8, max_tokens=5, presence_penalty=1.0))
     (piece,) = planned(worker).slices
     assert piece.token_ids == (*make_request(prompt=8).prompt_token_ids, 7, 8, 9)
@@ -51,7 +51,7 @@ def test_it_computes_prompt_and_output_and_draws_what_follows() -> None:
 
 
 def test_the_prompt_of_several_is_computed_once() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(resumed((7,), (), (8, 9), prompt=2 * BLOCK, max_tokens=4))
     first, second = planned(worker), planned(worker)
     assert [piece.seq_id.index for piece in first.slices] == [0]
@@ -61,7 +61,7 @@ def test_the_prompt_of_several_is_computed_once() -> None:
 
 @pytest.mark.parametrize("indices", [(), (0,), (0, 2)])
 def test_several_can_be_cancelled_before_they_begin(indices: tuple[int, ...]) -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(resumed((7,), (), (8, 9), prompt=2 * BLOCK, max_tokens=4))
     worker.cancel("r", *indices)
     worker.run()
@@ -87,7 +87,7 @@ def test_a_pair_hands_over_prompt_and_output(num_prompt_tokens: int) -> None:
 
 
 def test_what_ends_it_looks_at_all_its_tokens() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     detection = RepetitionDetectionParams(max_pattern_size=1, min_count=3)
     worker.prefill(resumed((500, 500), max_tokens=9, repetition_detection=detection))
     worker.step()
@@ -103,7 +103,7 @@ def test_what_ends_it_looks_at_all_its_tokens() -> None:
     ],
 )
 def test_what_cannot_go_on_is_refused(spec: RequestSpec, allowed: str) -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.generate(spec)
     (refused,) = worker.heard(Refused)
     assert refused.code is ErrorCode.INVALID_REQUEST
@@ -111,14 +111,14 @@ def test_what_cannot_go_on_is_refused(spec: RequestSpec, allowed: str) -> None:
 
 
 def test_several_are_not_split() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     worker.prefill(resumed((5,), (6,), max_tokens=4))
     (refused,) = worker.heard(Refused)
     assert "resumed is '2 sequences'; allowed: one, where it is split" in refused.message
 
 
 def test_a_sequence_whose_leader_ends_waits_for_the_grammar_as_well() -> None:
-    worker = Worker(make_worker_config())
+    worker = make_worker()
     spec = resumed((5,), (6,), max_tokens=10, structured_outputs=StructuredOutputsParams(regex="a*"))
     (compile_grammar,) = worker.generate(spec)
     worker.cancel("r", 0)

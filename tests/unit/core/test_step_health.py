@@ -11,14 +11,10 @@ from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, FirstToken, Refused
 from baton_core.worker.worker_events import StepDone, StepFailed
 from baton_worker.core.step_health import FIRST_PAUSE_S, MAX_IN_A_ROW, MAX_PAUSE_S, MAX_TEXT
-from tests.builders import make_request, make_worker_config, step_result
-from tests.unit.core.workers import Worker
+from tests.builders import make_request, step_result
+from tests.unit.core.workers import Worker, make_worker
 
 NAN = "the logits are not numbers (NaN)"
-
-
-def make_worker() -> Worker:
-    return Worker(make_worker_config())
 
 
 def break_step(worker: Worker, *, names: Collection[str] = (), now: float = 0.0) -> None:
@@ -108,7 +104,7 @@ def test_one_request_with_many_sequences_is_one_failure() -> None:
 
 
 def test_steps_of_sequences_that_are_over_count_for_nothing() -> None:
-    worker = Worker(make_worker_config(plans_ahead=True))
+    worker = make_worker(plans_ahead=True)
     for number in range(2 * MAX_IN_A_ROW):
         worker.generate(make_request(f"a{number}", prompt=4, max_tokens=9))
         worker.step()
@@ -134,7 +130,7 @@ def test_a_reason_is_one_short_line() -> None:
 
 
 def test_a_worker_that_is_alone_does_not_pause() -> None:
-    worker = Worker(make_worker_config(pauses_when_failing=False))
+    worker = make_worker(pauses_when_failing=False)
     for number in range(2 * MAX_IN_A_ROW):
         fail_request(worker, f"a{number}")
     assert (fault(worker), worker.core.health.num_failed_steps) == ("", 2 * MAX_IN_A_ROW)

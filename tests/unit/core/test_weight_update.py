@@ -29,11 +29,10 @@ from tests.builders import (
     make_logprobs,
     make_request,
     make_source,
-    make_worker_config,
     make_worker_info,
 )
 from tests.unit.core.routers import Client, batch, first_token, make_fleet, refused, tokens
-from tests.unit.core.workers import Worker
+from tests.unit.core.workers import Worker, make_worker
 
 NEW = WeightVersion(path="/new", weights="new")
 
@@ -141,7 +140,7 @@ def test_a_request_that_has_begun_elsewhere_is_taken_before_a_switch_but_not_dur
     worker.command(Generate(spec=make_request("resumed", resumed=resumed)))
     worker.command(Reserve(spec=make_request("split"), source=make_source()))
     assert refusals(worker) == []
-    other = Worker(make_worker_config())
+    other = make_worker()
     (run,) = switch(other)
     other.command(Generate(spec=make_request("resumed", resumed=resumed)))
     assert refusals(other) == ["the worker is about to load other weights"]

@@ -21,11 +21,7 @@ from baton_core.worker.worker_events import (
 )
 from baton_worker.core.worker_core import WorkerCore
 from tests.builders import EOS_TOKEN_ID, VOCAB_SIZE, make_request, make_worker_config, step_result
-from tests.unit.core.workers import ROUTER, Worker
-
-
-def make_worker(**changes: Any) -> Worker:
-    return Worker(make_worker_config(**changes))
+from tests.unit.core.workers import ROUTER, Worker, make_worker
 
 
 def make_thinking(start: int = 1, end: int = 2) -> ThinkingBudget:

@@ -130,6 +130,10 @@ class Worker:
         return [effect for effect in effects if not isinstance(effect, SendToRouter)]
 
 
+def make_worker(**changes: Any) -> Worker:
+    return Worker(make_worker_config(**changes))
+
+
 class Pair:
     """A prefill worker and a decode worker with a connector between them."""
 

@@ -11,8 +11,8 @@ from baton_core.sessions.router_messages import Generate
 from baton_core.worker.worker_events import FromRouter
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.self_check import SelfCheck
-from tests.builders import make_request, make_worker_config
-from tests.unit.core.workers import Worker
+from tests.builders import make_request
+from tests.unit.core.workers import Worker, make_worker
 
 
 class Clock:
@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def worker() -> Worker:
-    return Worker(make_worker_config())
+    return make_worker()
 
 
 def leak(core: WorkerCore) -> None:
