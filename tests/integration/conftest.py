@@ -1,17 +1,21 @@
-"""Engines that start with less work, one thread for torch, and an ear at the routers."""
+"""Engines that start with less work, one thread for torch, a small model, and an ear at the routers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from baton import LLM
 from baton_engine import warm_up
 from baton_router.core.flow.router_core import RouterCore
 from baton_router.core.router_events import FromWorker, RouterEffect, RouterEvent, WorkerReported
 from baton_router.streams import client_stream
+from tests.integration.tiny_llm import tiny_args
 from tests.integration.worker_cluster import Said
+from tests.models import make_model
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -42,6 +46,18 @@ def _tokens_apart() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_stream, "MAX_JOINED", 1)
         yield
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with random weights, to be read only."""
+    return make_model(tmp_path_factory.mktemp("models") / "llama", "llama")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> Iterator[LLM]:
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        yield llm
 
 
 @pytest.fixture

@@ -13,15 +13,9 @@ import pytest
 from baton import AsyncEngineArgs, AsyncLLMEngine, RequestOutput, RequestOutputKind
 from baton_core.errors import InvalidRequestError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model
 
 LONG = 400
 """Tokens that take many steps."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("async") / "llama", "llama")
 
 
 @pytest.fixture(scope="module", params=["on a thread", "in processes"])

@@ -11,7 +11,7 @@ from baton import LLM, CompletionOutput, LLMEngine, RequestOutput, SamplingParam
 from baton_core.worker.step_plan import StepPlan
 from baton_worker.core.scheduler import Scheduler
 from tests.integration.tiny_llm import greedy, tiny_args
-from tests.models import make_model, make_prompt
+from tests.models import make_prompt
 
 ASKED = [
     (make_prompt(30, seed=1), greedy(24)),
@@ -22,11 +22,6 @@ ASKED = [
     (make_prompt(40, seed=6), greedy(5, presence_penalty=1.0)),
 ]
 """One draws by rules: while it runs, nothing is planned ahead."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("llm") / "llama", "llama")
 
 
 @pytest.fixture

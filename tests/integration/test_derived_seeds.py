@@ -9,15 +9,10 @@ import pytest
 
 from baton_core.requests.sampling_params import SamplingParams, derived_seed
 from baton_core.sessions.router_messages import RequestSpec
-from tests.models import make_model, make_prompt
+from tests.models import make_prompt
 from tests.sim.torch_cluster import Backend, TorchCluster
 
 SEED = 7
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("models") / "llama", "llama")
 
 
 @pytest.mark.parametrize("backend", [None, "in_process"])

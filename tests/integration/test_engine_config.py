@@ -17,12 +17,6 @@ from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
 from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("config") / "llama", "llama")
 
 
 def test_a_configuration_has_the_names_that_users_read(folder: Path) -> None:

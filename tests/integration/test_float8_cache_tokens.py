@@ -14,7 +14,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
-from tests.models import make_model, make_prompt
+from tests.models import make_prompt
 from tests.quantized_reference import FIXTURES, copy_with_tokenizer
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 from tests.tiers import exhaustive
@@ -23,11 +23,6 @@ GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=16, ignore_eos=True)
 SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32, kv_cache_dtype="fp8")
 SCALED = FIXTURES / "quark-fp8-kv-fp8"
 SCALED_KV = FIXTURES / "ct-fp8-kv"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"), "llama")
 
 
 def specs(name: str, vocab_size: int = 128) -> list[RequestSpec]:

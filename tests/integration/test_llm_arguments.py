@@ -21,11 +21,6 @@ SIZES: dict[str, Any] = {"kv_cache_memory_bytes": 4 << 20, "max_num_batched_toke
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("arguments") / "llama", "llama")
-
-
-@pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
     with LLM(str(folder), **SIZES) as llm:
         yield llm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +21,6 @@ PROMPTS = [make_prompt(length, seed=length, vocab_size=64) for length in (5, 40)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("beams") / "llama", "llama", vocab_size=64)
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
-        yield llm
 
 
 def reference(

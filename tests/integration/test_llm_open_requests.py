@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,9 @@ import pytest
 from baton import LLM, RequestOutputKind
 from baton_core.errors import ErrorCode, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model, make_prompt
+from tests.models import make_prompt
 
 PROMPTS = [make_prompt(length, seed=length) for length in (30, 3, 70)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("llm") / "llama", "llama")
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
-        yield llm
 
 
 @pytest.mark.parametrize("kind", RequestOutputKind)

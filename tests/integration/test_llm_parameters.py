@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from baton import LLM, SamplingParams, StructuredOutputsParams, derived_seed
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("llm") / "llama", "llama")
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
-        yield llm
 
 
 def test_a_request_may_have_hundreds_of_sequences(llm: LLM) -> None:

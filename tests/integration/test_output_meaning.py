@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ends = [*(own if isinstance(own, list) else [own]), SECOND_END]
     (folder / "generation_config.json").write_text(json.dumps({**generation, "eos_token_id": ends}))
     return folder
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
-        yield llm
 
 
 def writing(*token_ids: int) -> Callable[[list[int], Tensor], Tensor]:

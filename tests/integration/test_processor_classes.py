@@ -15,7 +15,7 @@ from baton.logits_processors import BatchUpdate, LogitsProcessor, MoveDirectiona
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_core.sessions.router_messages import RequestSpec
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model, make_prompt
+from tests.models import make_prompt
 from tests.sim.checks import check_finished
 from tests.sim.torch_cluster import Shape, TorchCluster
 
@@ -72,11 +72,6 @@ def digested(output_token_ids: list[int], logits: Tensor) -> Tensor:
         digest = (31 * digest + token_id) % 1009
     logits[digest % 7 :: 7] += 20.0
     return logits
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("models") / "llama")
 
 
 def specs(**params: Any) -> list[RequestSpec]:

@@ -23,12 +23,6 @@ from baton_service.process import child_environment, module_command
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
-from tests.models import make_model
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("ends") / "model", "llama")
 
 
 def tokens(llm: LLM) -> list[int]:
