@@ -40,7 +40,7 @@ class RedisServer:
         login: str = "",
         query: str = "",
     ) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"{scheme}://{login}127.0.0.1:{self.port}/0{query}"
         ports = (
             ("--port", str(self.port)) if scheme == "redis" else ("--port", "0", "--tls-port", str(self.port))
@@ -96,7 +96,7 @@ async def redis_server(folder: Path, **options: Any) -> AsyncIterator[RedisServe
         server.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

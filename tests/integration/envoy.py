@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from tests.integration.scripted_worker import until
+from tests.redis_server import free_port
 from tools.k8s.programs import find_program
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
@@ -24,13 +25,6 @@ _HTTP2: Final = {
         "explicit_http_config": {"http2_protocol_options": {}},
     }
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _socket_address(port: int) -> dict[str, Any]:
