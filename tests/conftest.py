@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import inspect
 import logging
 import os
 from collections.abc import Iterator
@@ -41,19 +39,10 @@ def _own_logging() -> Iterator[None]:
     root.setLevel(level)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in a loop of its own: for a minute, or as its mark `timeout` says."""
-    test = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test):
-        return None
-
-    async def limited() -> None:
-        async with asyncio.timeout(None if pyfuncitem.get_closest_marker("timeout") else 60):
-            await test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
-
-    asyncio.run(limited())
-    return True
+@pytest.fixture
+def anyio_backend() -> str:
+    """Tests that are coroutines run in asyncio's loop, each in one of its own."""
+    return "asyncio"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

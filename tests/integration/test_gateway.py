@@ -20,7 +20,7 @@ from baton_router.process.admission_settings import AdmissionSettings
 from baton_router.process.http_settings import HttpSettings
 from tests.e2e.calls import draw_prompt
 from tests.integration.envoy import DESTINATION, gateway
-from tests.integration.router_cluster import run, serving
+from tests.integration.router_cluster import serving
 from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import Gate, made, working
 from tests.redis_server import needs_redis, redis_server

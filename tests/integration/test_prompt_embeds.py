@@ -170,28 +170,6 @@ async def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> No
             assert response.status_code == 200, response.text
             return [choice["text"] for choice in response.json()["choices"]]
 
-<<<<<<< HEAD
-            (plain,), (other,) = await texts(prompt=PROMPT), await texts(prompt="Once")
-            assert await texts(prompt_embeds=files[0]) == [plain]
-            assert await texts(prompt="Once", prompt_embeds=files) == [plain, plain, other]
-            body = {**asked, "prompt_embeds": files[0], "prompt": None, "stream": True}
-            chunks = chunks_of((await client.post("/v1/completions", json=body)).text)
-            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == plain
-            wrong = encoded(torch_file(rows[:, 1:].contiguous()))
-            for field, given in {
-                "prompt_embeds": {"prompt_embeds": "AAAA"},
-                "prompt_embeds shape": {"prompt_embeds": wrong},
-                "echo": {"prompt_embeds": files, "echo": True},
-                "prompt_logprobs": {"prompt_embeds": files, "prompt_logprobs": 1},
-                "truncate_prompt_tokens": {"prompt_embeds": files, "truncate_prompt_tokens": 1},
-            }.items():
-                response = await client.post("/v1/completions", json={**asked, **given})
-                assert error_of(response)[:2] == (400, field)
-            response = await client.post("/v1/completions", json={**asked, "prompt_embeds": ""})
-            assert error_of(response)[:2] == (400, "prompt_embeds")
-            response = await client.post("/v1/completions/render", json={**asked, "prompt_embeds": files[0]})
-            assert error_of(response)[:2] == (400, "prompt_embeds")
-=======
         (plain,), (other,) = await texts(prompt=PROMPT), await texts(prompt="Once")
         assert await texts(prompt_embeds=files[0]) == [plain]
         assert await texts(prompt="Once", prompt_embeds=files) == [plain, plain, other]
@@ -208,9 +186,10 @@ async def test_http_takes_embeddings_as_prompts_and_as_parts_of_messages() -> No
         }.items():
             response = await client.post("/v1/completions", json={**asked, **given})
             assert error_of(response)[:2] == (400, field)
+        response = await client.post("/v1/completions", json={**asked, "prompt_embeds": ""})
+        assert error_of(response)[:2] == (400, "prompt_embeds")
         response = await client.post("/v1/completions/render", json={**asked, "prompt_embeds": files[0]})
         assert error_of(response)[:2] == (400, "prompt_embeds")
->>>>>>> 2146bd58 (Integration tests are coroutines, where they ran one)
 
         async def answer(*content: dict[str, str]) -> tuple[int, Any]:
             chat = {**asked, "messages": [{"role": "user", "content": list(content)}]}
