@@ -245,6 +245,10 @@ def test_an_answer_that_is_cut_says_where_and_goes_on(page: Page, sent: list[dic
     page.click("#send")
     expect(answer.locator(".note")).to_have_text("Cut at 16 tokens. Continue")
     expect(answer.locator(".timing summary")).to_have_text(figures)
+    answer.get_by_role("button", name="Retry").click()
+    ended(answer, "waiting")
+    page.reload()
+    expect(answer.locator(".note")).to_have_text("Cut at 16 tokens. Continue")
 
 
 def test_an_answer_that_fills_the_context_says_so(page: Page) -> None:
@@ -386,3 +390,10 @@ def test_a_conversation_and_its_settings_outlive_a_visit_to_another_page(page: P
     page.click("#new")
     page.reload()
     expect(page.locator(".turn")).to_have_count(0)
+    page.fill("#max_tokens", "1900")
+    page.route(CHAT, adding(ignore_eos=True))
+    answer = say(page, "Tell me everything.")
+    expect(answer.locator("> .markdown")).to_have_text(re.compile(".{40}", re.DOTALL))
+    page.reload()
+    ended(answer, "stopped")
+    expect(answer.locator(".note")).to_have_text(re.compile(r"^Stopped after \d+ tokens\. Continue$"))

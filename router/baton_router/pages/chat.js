@@ -99,7 +99,7 @@ function requestBody(turn, continues) {
     ...continues && { continue_final_message: true },
     ...requestFields(),
     stream: true,
-    stream_options: { include_usage: true },
+    stream_options: { include_usage: true, continuous_usage_stats: true },
     include_timings: true,
   };
 }
@@ -192,7 +192,11 @@ element("text").addEventListener("input", () => complain("text", ""));
 element("new").addEventListener("click", reset);
 element("model").addEventListener("change", () => welcome(element("model").value));
 addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
-addEventListener("pagehide", store);
+// A stream of a page that is left fails before the page does: stop it first, so that what came is kept.
+addEventListener("pagehide", () => {
+  running?.abort();
+  store();
+});
 openSettings(showModels);
 restore();
 showModels();

@@ -26,8 +26,7 @@ export class Turn {
   }
 
   toJSON() {
-    const { question, answer } = this;
-    return { question, answer: this.isRunning ? { ...answer, state: "stopped" } : answer };
+    return { question: this.question, answer: this.isRunning ? this.stopped() : this.answer };
   }
 
   get isRunning() {
@@ -74,9 +73,13 @@ export class Turn {
 
   /** The user has stopped it: what came stays, or what there was before it. */
   stop() {
+    this.answer = this.stopped();
+  }
+
+  stopped() {
     const hasNothingNew = ["", this.before.text].includes(this.answer.text);
-    if (hasNothingNew && this.before.text) this.answer = { ...this.before, problem: "" };
-    else this.end("stopped", { finishReason: "", usage: null, timings: null });
+    if (hasNothingNew && this.before.text) return { ...this.before, problem: "" };
+    return { ...this.answer, state: "stopped", finishReason: "", usage: null, timings: null };
   }
 
   /** It failed; an answer that was there before stays. */
