@@ -28,6 +28,9 @@ with open("a.json") as file:
 
 <img src=x onerror="window.harmed = 1"><script>window.harmed = 1</script>
 
+Two
+lines
+
 [docs](https://docs.python.org) [bad](javascript:window.harmed=1) ![picture](https://example.org/a.png)
 """
 """An answer with all that the page knows of Markdown, and with what it must not do."""

@@ -121,6 +121,7 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
         'with open("a.json") as file:\n    print(json.load(file)["a < b"])'
     )
     expect(answer.locator(".code-head span")).to_have_text("python")
+    assert answer.locator("p", has_text="Two").inner_text() == "Two\nlines"
     expect(answer).to_contain_text('<img src=x onerror="window.harmed = 1">')
     assert answer.locator("img, script").count() == 0
     links = {link.inner_text(): link.get_attribute("href") for link in answer.locator("a").all()}

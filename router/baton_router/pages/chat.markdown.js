@@ -21,7 +21,7 @@ export function showMarkdown(target, text) {
 
 function read(text) {
   try {
-    return lexer(text).filter(({ type }) => type !== "space" && type !== "def");
+    return lexer(text, { gfm: true, breaks: true }).filter(({ type }) => type !== "space" && type !== "def");
   } catch { // nested more deeply than the reader's stack
     return [{ type: "text", text }];
   }
