@@ -131,41 +131,6 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
     assert page.evaluate(attempt) == "TypeError", "the policy of the page has no text read as HTML"
 
 
-def test_text_that_is_nested_too_deeply_is_shown_as_it_is(page: Page) -> None:
-    shown = page.evaluate(
-        """async () => {
-            const { showMarkdown } = await import("/pages/chat.markdown.js");
-            const box = document.createElement("div");
-            showMarkdown(box, "> ".repeat(20000) + "deep");
-            return box.textContent;
-        }"""
-    )
-    assert shown == "> " * 20000 + "deep"
-
-
-def test_what_a_model_thinks_is_folded_once_it_answers(page: Page) -> None:
-    page.evaluate(
-        """async () => {
-            const { Turn } = await import("/pages/chat.turn.js");
-            window.turn = new Turn({ question: "Is it?" }, {});
-            window.turn.begin({ continues: false });
-            window.say = (delta) => { window.turn.take({ choices: [{ delta }] }); window.turn.draw(); };
-            document.getElementById("turns").append(window.turn.node);
-        }"""
-    )
-    thoughts = page.locator(".reasoning .markdown")
-    page.evaluate("say({ reasoning: 'I *wonder*.', reasoning_content: 'I *wonder*.' })")
-    expect(thoughts).to_be_visible()
-    expect(thoughts).to_have_text("I wonder.")
-    page.evaluate("say({ content: 'So it is.' })")
-    expect(thoughts).to_be_hidden()
-    assert text_of(page.locator(".answer")) == "So it is."
-    page.locator(".reasoning summary").click()
-    page.evaluate("say({ content: '' })")
-    expect(thoughts).to_be_visible()
-    assert page.evaluate("turn.answer.text") == "So it is."
-
-
 @pytest.mark.parametrize("has_clipboard", [True, False], ids=["https", "http"])
 def test_an_answer_and_each_of_its_code_blocks_can_be_copied(page: Page, has_clipboard: bool) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -1,4 +1,4 @@
-"""The look of the chat page in windows of all sizes."""
+"""The look of the chat page: its answers, and the whole of it in windows of all sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browsing import browsing, opened
-from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, say
+from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, say, text_of
 from tests.e2e.processes import Cluster, until
 from tests.tiers import exhaustive
 
@@ -18,6 +18,62 @@ from tests.tiers import exhaustive
 def browser() -> Iterator[Browser]:
     with browsing() as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
+    """The chat page, whose parts are drawn by themselves."""
+    with opened(browser, f"http://{cluster.http_address}/") as page:
+        yield page
+
+
+def test_text_that_is_nested_too_deeply_is_shown_as_it_is(page: Page) -> None:
+    shown = page.evaluate(
+        """async () => {
+            const { showMarkdown } = await import("/pages/chat.markdown.js");
+            const box = document.createElement("div");
+            showMarkdown(box, "> ".repeat(20000) + "deep");
+            return box.textContent;
+        }"""
+    )
+    assert shown == "> " * 20000 + "deep"
+
+
+def test_what_a_model_thinks_is_folded_once_it_answers(page: Page) -> None:
+    page.evaluate(
+        """async () => {
+            const { Turn } = await import("/pages/chat.turn.js");
+            window.turn = new Turn({ question: "Is it?" }, {});
+            window.turn.begin({ continues: false });
+            window.say = (delta) => { window.turn.take({ choices: [{ delta }] }); window.turn.draw(); };
+            document.getElementById("turns").append(window.turn.node);
+        }"""
+    )
+    thoughts = page.locator(".reasoning .markdown")
+    page.evaluate("say({ reasoning: 'I *wonder*.', reasoning_content: 'I *wonder*.' })")
+    expect(thoughts).to_be_visible()
+    expect(thoughts).to_have_text("I wonder.")
+    page.evaluate("say({ content: 'So it is.' })")
+    expect(thoughts).to_be_hidden()
+    assert text_of(page.locator(".answer")) == "So it is."
+    page.locator(".reasoning summary").click()
+    page.evaluate("say({ content: '' })")
+    expect(thoughts).to_be_visible()
+    assert page.evaluate("turn.answer.text") == "So it is."
+
+
+def test_text_is_read_in_the_direction_of_its_script(page: Page) -> None:
+    directions = page.evaluate(
+        """async (text) => {
+            const { showMarkdown } = await import("/pages/chat.markdown.js");
+            const box = document.getElementById("turns");
+            showMarkdown(box, text);
+            return [...box.children].map((block) => getComputedStyle(block).direction);
+        }""",
+        "مرحبا!\n\nHello!\n\n- שלום!\n\n```\nx\n```",
+    )
+    assert directions == ["rtl", "ltr", "rtl", "ltr"]
+    assert page.get_attribute("#text", "dir") == "auto"
 
 
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")

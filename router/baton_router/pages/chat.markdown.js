@@ -15,7 +15,11 @@ export function showMarkdown(target, text) {
   const differs = after.findIndex((source, index) => source !== before[index]);
   const numKept = differs < 0 ? after.length : differs;
   while (target.childNodes.length > numKept) target.lastChild.remove();
-  target.append(...blocks.slice(numKept).map(blockOf));
+  for (const block of blocks.slice(numKept)) {
+    const node = blockOf(block);
+    if (block.type !== "code") node.dir = "auto";
+    target.append(node);
+  }
   sources.set(target, after);
 }
 
@@ -50,7 +54,7 @@ function codeBlock({ text, lang }) {
   const label = language ? `code in ${language}` : "code";
   const code = make("pre", { tabIndex: 0, role: "region", "aria-label": label }, make("code", {}, text));
   const head = make("div", { className: "code-head" }, make("span", {}, language), copyButton(() => text, "code"));
-  return make("div", { className: "code" }, head, code);
+  return make("div", { className: "code", dir: "ltr" }, head, code);
 }
 
 function list({ ordered, start, items }) {
