@@ -207,6 +207,9 @@ def test_the_chat_page_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser,
         page.fill("#max_tokens", "5")
         page.select_option("#model", "tiny")
         expect(page.locator("#model-name")).to_have_text("tiny")
+        page.reload()
+        expect(page.locator("#model-name")).to_have_text("tiny")
+        expect(page.locator("#model")).to_have_value("tiny")
         for _ in range(2):
             answer = say(page, "Hello")
             expect(answer.locator(".timing summary")).to_contain_text("prefill-0 → decode-")

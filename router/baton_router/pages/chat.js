@@ -2,7 +2,7 @@
 
 import { announce, element, make } from "./chat.dom.js";
 import { endedRequest, listModels, streamChat } from "./chat.router.js";
-import { apiKey, areSound, blame, complain, foldSettings, openSettings, requestFields, systemMessages } from "./chat.settings.js";
+import { apiKey, areSound, blame, complain, foldSettings, offerModels, openSettings, requestFields, systemMessages } from "./chat.settings.js";
 import { Turn } from "./chat.turn.js";
 
 const STORED = "baton-conversation";
@@ -19,9 +19,8 @@ async function showModels() {
   try {
     const models = await listModels(apiKey());
     maxModelLen = models[0].max_model_len;
-    element("model").replaceChildren(...models.map(({ id }) => new Option(nameOf(id), id)));
-    element("model-field").hidden = models.length < 2;
-    welcome(models[0].id);
+    offerModels(models.map(({ id }) => new Option(nameOf(id), id)));
+    welcome(element("model").value);
     complain("key", "");
   } catch (error) {
     welcome("");

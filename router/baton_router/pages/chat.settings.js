@@ -3,7 +3,7 @@
 import { element } from "./chat.dom.js";
 
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed"];
-const FIELDS = ["key", "system", "stop", ...NUMBERS];
+const FIELDS = ["model", "key", "system", "stop", ...NUMBERS];
 const STORED = "baton-settings";
 const KEY = "baton-key";
 const wide = matchMedia("(min-width: 60rem)");
@@ -11,6 +11,7 @@ const wide = matchMedia("(min-width: 60rem)");
 /** Take up what this tab has had set before, unfold the settings where there is room, and check what is changed. */
 export function openSettings(onKey) {
   const stored = JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
+  if (stored.model) element("model").append(new Option(stored.model));
   for (const name of FIELDS) if (stored[name] !== undefined) element(name).value = stored[name];
   element("key").value = sessionStorage.getItem(KEY) ?? "";
   element("settings").open = wide.matches;
@@ -26,6 +27,14 @@ export function openSettings(onKey) {
     foldSettings();
     element("settings").querySelector("summary").focus();
   });
+}
+
+/** Offer these models, and stay with the one that is chosen where it is among them. */
+export function offerModels(options) {
+  const model = element("model"), chosen = model.value;
+  model.replaceChildren(...options);
+  element("model-field").hidden = options.length < 2;
+  if (options.some(({ value }) => value === chosen)) model.value = chosen;
 }
 
 export const apiKey = () => element("key").value.trim();
