@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, FilePayload, Locator, Page, expect
 
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import PHONE, ended, say
@@ -22,6 +22,7 @@ KEYS = tuple(part for key in (KEY, SECOND_KEY, CHAT_KEY) for part in ("--api-key
 LIMIT = "requests=2,tokens=100000"
 """Every key has so much in a minute."""
 SLO_S = 2.0
+REQUEST = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}\n'
 PAUSE_S = 3.0
 """A worker is frozen so long: longer than the SLO, shorter than the session's timeout."""
 
@@ -32,6 +33,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     flags = (
         *("--decode-workers", "2", "--enable-operator-routes", "--slo", f"ttft={SLO_S}"),
         *("--served-model-name", "little", "tiny", "--rate-limit", LIMIT, *KEYS),
+        *("--files-directory", str(tmp_path_factory.mktemp("files"))),
     )
     with serving(tmp_path_factory.mktemp("guarded"), *SMALL, *FLOAT32, *NO_GRAMMARS, *flags) as running:
         yield running
@@ -235,3 +237,11 @@ def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_descriptio
         expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
         expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
         assert CHAT_KEY not in page.content()
+        upload = page.locator("#createFile")
+        upload.locator("summary").first.click()
+        file: FilePayload = {"name": "a.jsonl", "mimeType": "application/jsonl", "buffer": REQUEST}
+        upload.locator("input[type=file]").set_input_files(file)
+        expect(upload.locator(".curl")).to_contain_text("-F 'file=@a.jsonl' -F 'purpose=batch'")
+        upload.get_by_role("button", name="Send").click()
+        expect(upload.locator(".answer pre")).to_contain_text('"filename": "a.jsonl"')
+        expect(upload.locator(".field", has_text="expires_after[seconds]")).to_contain_text("from 3600")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from baton_router.http.sampling_fields import Fields
 class UploadRequest(msgspec.Struct, kw_only=True):
     """A file to upload, as fields of a form; `expires_after[anchor]` and `expires_after[seconds]` are two."""
 
-    file: str
+    file: Annotated[str, msgspec.Meta(extra_json_schema={"format": "binary"})]
     """Its content: requests, one a line."""
     purpose: Literal["batch"]
     """Its use."""
