@@ -194,7 +194,10 @@ def test_the_chat_page_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser,
         problem = page.locator("#key-error")
         expect(problem).to_have_text("The server asks for an API key.")
         expect(page.locator("#key")).to_be_focused()
-        page.keyboard.type("wrong")
+        page.keyboard.type("ключ")
+        page.keyboard.press("Tab")
+        expect(problem).to_have_text("A key has visible ASCII characters only.")
+        page.fill("#key", "wrong")
         page.keyboard.press("Tab")
         expect(problem).to_have_text("The server does not know this key.")
         page.fill("#key", CHAT_KEY)
@@ -227,6 +230,9 @@ def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_descriptio
     with opened(browser, f"http://{guarded.http_address}/docs") as page:
         expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
         assert page.locator("details").count() == 0
+        page.fill("#key", "ключ")
+        page.press("#key", "Enter")
+        expect(page.locator("#operations")).to_have_text("A key has visible ASCII characters only.")
         page.fill("#key", "wrong")
         page.press("#key", "Enter")
         expect(page.locator("#operations")).to_have_text("This server does not know the key above.")

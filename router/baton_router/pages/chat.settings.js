@@ -20,7 +20,7 @@ export function openSettings(onKey) {
     element(name).addEventListener("input", () => { complain(name, ""); store(); });
     element(name).addEventListener("change", () => complain(name, problemOf(element(name))));
   }
-  element("key").addEventListener("change", onKey);
+  element("key").addEventListener("change", () => { if (element("key").validity.valid) onKey(); });
   element("fields").addEventListener("submit", (event) => event.preventDefault());
   element("settings").addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || wide.matches) return;
@@ -91,7 +91,8 @@ function goTo(name) {
 
 function problemOf(input) {
   const { validity, min, max, step } = input;
-  if (input.type !== "number" || validity.valid) return "";
+  if (validity.valid) return "";
+  if (validity.patternMismatch) return "A key has visible ASCII characters only.";
   const kind = step === "1" ? "a whole number" : "a number";
   const range = max === "" ? `, ${min} or more` : ` from ${min} to ${max}`;
   return `${labelOf(input.id)} must be ${kind}${min === "" ? "" : range}.`;
@@ -100,5 +101,5 @@ function problemOf(input) {
 function store() {
   const { key, ...others } = Object.fromEntries(FIELDS.map((name) => [name, element(name).value]));
   sessionStorage.setItem(STORED, JSON.stringify(others));
-  sessionStorage.setItem(KEY, key.trim());
+  if (element("key").validity.valid) sessionStorage.setItem(KEY, key.trim());
 }
