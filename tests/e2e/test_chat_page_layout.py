@@ -60,6 +60,20 @@ def test_what_a_model_thinks_is_folded_once_it_answers(page: Page) -> None:
     page.evaluate("say({ content: '' })")
     expect(thoughts).to_be_visible()
     assert page.evaluate("turn.answer.text") == "So it is."
+    page.evaluate(
+        """() => {
+            const usage = { completion_tokens: 1, total_tokens: 9 };
+            window.turn.begin({ continues: false });
+            window.say({ reasoning: "I" });
+            window.turn.take({ choices: [{ delta: {}, finish_reason: "length" }], usage }, 99);
+            window.turn.finish();
+            window.turn.draw();
+        }"""
+    )
+    expect(page.locator(".answer .note")).to_have_text(
+        "Cut at 1 token, while it was thinking: raise Max tokens and retry."
+        " This turn is left out of what the model is sent next."
+    )
 
 
 def test_text_is_read_in_the_direction_of_its_script(page: Page) -> None:

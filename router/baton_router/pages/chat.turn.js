@@ -134,12 +134,19 @@ export class Turn {
     ];
   }
 
+  /** How the answer ended, and whether the model is told of the turn; "" where both are as they should be. */
   note() {
-    const { state, text, numTokens, maxModelLen, finishReason } = this.answer;
+    const leftOut = this.messages.length ? "" : "This turn is left out of what the model is sent next.";
+    return [this.reason(), leftOut].filter(Boolean).join(" ");
+  }
+
+  reason() {
+    const { state, text, reasoning, numTokens, maxModelLen, finishReason } = this.answer;
+    if (state === "cut" && reasoning && !text) return `Cut at ${tokens(numTokens)}, while it was thinking: raise Max tokens and retry.`;
     if (state === "cut") return `Cut at ${tokens(numTokens)}.`;
     if (state === "full") return `Cut at ${tokens(numTokens)}: the model's context of ${count(maxModelLen)} is full.`;
     if (state === "stopped") return numTokens ? `Stopped after ${tokens(numTokens)}.` : "Stopped.";
-    if (state === "failed") return "This turn is left out of what the model is sent next.";
+    if (state === "failed") return "";
     if (finishReason === "repetition") return "Ended because it repeated itself.";
     return text ? "" : "The model ended its answer before it said anything.";
   }
