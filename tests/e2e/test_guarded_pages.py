@@ -96,7 +96,6 @@ def test_nothing_is_told_without_a_key_and_it_is_asked_for_once(guarded: Cluster
         assert 401 not in statuses
         page.get_by_role("button", name="Forget the key").click()
         expect(state).to_have_text("needs an API key")
-        page.reload()
         expect(form).to_be_visible()
         assert "prefill-0" not in page.content()
 

@@ -82,6 +82,9 @@ element("ask").addEventListener("submit", (event) => {
   key.set(typed);
   poll();
 });
-element("forget").addEventListener("click", () => askForKey(""));
+element("forget").addEventListener("click", () => {
+  key.forget();
+  location.reload(); // so that no answer under way is shown, and no figure stays in the page
+});
 document.addEventListener("visibilitychange", poll);
 poll();
