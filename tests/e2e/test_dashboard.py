@@ -70,6 +70,19 @@ def test_latency_percentiles_come_first(page: Page, cluster: Cluster) -> None:
     expect(page.locator("#latency-rule")).to_contain_text("--slo")
 
 
+def test_quantities_are_told_apart_near_a_limit(page: Page) -> None:
+    shown = page.evaluate(
+        """async () => {
+            const { age, time } = await import("/pages/dashboard.dom.js");
+            const { verdict } = await import("/pages/dashboard.latencies.js");
+            const slo = { count: 96, slo_s: 150, share_within_slo: 95 / 96, is_slo_attained: false };
+            return [...[119.996, 149, 180, 1150].map(time), age(149), verdict(slo)[1]];
+        }"""
+    )
+    times = ["120 s", "149 s", "3 min", "1,150 s"]
+    assert shown == [*times, "2 min", "✗ SLO missed: 98.9 % within 150 s"]
+
+
 def seconds(text: str) -> float:
     number, unit = text.split()
     return float(number) / {"s": 1, "ms": 1000}[unit]

@@ -68,12 +68,13 @@ export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} 
 export function time(seconds) {
   if (seconds === null) return "–";
   if (seconds < 0.9995) return `${(1e3 * seconds).toFixed(seconds < 0.0995 ? 1 : 0)} ms`;
-  if (seconds < 120) return `${seconds.toFixed(2)} s`;
-  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  if (seconds < 119.995) return `${seconds.toFixed(2)} s`;
+  if (seconds >= 7200) return `${(seconds / 3600).toFixed(1)} h`;
+  return seconds % 60 ? `${count(seconds)} s` : `${seconds / 60} min`;
 }
 
-/** A time that grows while it is shown, in whole seconds or more. */
-export const age = (seconds) => seconds < 120 ? `${Math.floor(seconds)} s` : time(seconds);
+/** A time that grows while it is shown, in whole seconds, then whole minutes or more. */
+export const age = (seconds) => seconds < 120 ? `${Math.floor(seconds)} s` : time(seconds < 7200 ? 60 * Math.floor(seconds / 60) : seconds);
 
 export function bytes(number) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

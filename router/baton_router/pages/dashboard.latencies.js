@@ -49,10 +49,12 @@ class Card {
   }
 }
 
-function verdict({ count: number, slo_s, share_within_slo, is_slo_attained, metric }) {
+/** The class and the text of how a latency stands to its SLO; the share is rounded down, so that a missed one does not look attained. */
+export function verdict({ count: number, slo_s, share_within_slo, is_slo_attained, metric }) {
   if (!number) return ["dim", slo_s === null ? "nothing in this window" : `SLO ${time(slo_s)}: nothing in this window`];
   if (slo_s === null) return ["dim", `no SLO · ${plural(number, metric === "itl" ? "token" : "request")}`];
   const digits = share_within_slo > 0.9 && share_within_slo < 1 ? 1 : 0;
-  const share = `${percent(share_within_slo, digits)} within ${time(slo_s)}`;
+  const whole = 10 ** (2 + digits);
+  const share = `${percent(Math.floor(share_within_slo * whole + 1e-9) / whole, digits)} within ${time(slo_s)}`;
   return is_slo_attained ? ["good", `✓ SLO attained: ${share}`] : ["bad", `✗ SLO missed: ${share}`];
 }
