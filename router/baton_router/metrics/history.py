@@ -26,7 +26,7 @@ class Counts:
     num_finished: int
     """Requests that finished."""
     num_failed: int
-    """Requests that were refused, failed, or whose client left."""
+    """Requests that were refused or failed."""
     num_prompt_tokens: int
     """Prompt tokens of requests that finished."""
     num_generated_tokens: int

@@ -58,7 +58,7 @@ class LatencySummary:
 
     num_finished: int = 0
     num_failed: int = 0
-    """Requests that were refused, failed, or whose client left; their latencies are not counted."""
+    """Requests that were refused or failed; those whose client left are no failures."""
     percentiles: tuple[Percentiles, ...] = ()
 
     def p99_s(self, metric: Latency, min_count: int) -> float | None:
@@ -118,7 +118,7 @@ class LatencyWindow:
             current.num_within_slo[metric] += limit is not None and value <= limit
 
     def on_failed(self, now: float) -> None:
-        """Count a request that ended otherwise."""
+        """Count a request that was refused or failed."""
         self._at(now).num_failed += 1
 
     def on_tokens(self, now: float, gap_s: float, num_tokens: int) -> None:

@@ -50,7 +50,7 @@ class Ended:
     num_finished: int
     """Sequences that ended by themselves."""
     num_failed: int
-    """Requests that ended with an error, or whose client left."""
+    """Requests that were refused or failed; those whose client left are no failures."""
     num_prompt_tokens: int
     num_cached_tokens: int
     """Prompt tokens that were found where the prompt was computed."""
@@ -80,7 +80,7 @@ class RequestMetrics:
         self._latencies = LatencyWindow(slo)
         self.num_finished_requests = 0
         self.num_failed_requests = 0
-        """Requests that were refused, failed, or whose client left."""
+        """Requests that were refused or failed."""
         self.work = WorkDone()
         self.num_cut_tokens = 0
         """Tokens that came together with a stop string, after it."""
@@ -135,15 +135,16 @@ class RequestMetrics:
         if record is not None:
             self.placements.on_ended(record)
         if isinstance(end, FailRequest):
+            is_aborted = end.code is ErrorCode.CANCELLED
             # One that was refused at admission is counted by `baton_admissions`, by its reason.
             if end.code is not ErrorCode.OVERLOADED or stream.num_sent_tokens:
-                is_aborted = end.code is ErrorCode.CANCELLED
                 reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
                 ends = self._engine(_last_engine(record)).ends
                 ends.update(stream.text.finish_reasons)
                 ends[reason] += stream.spec.params.n - len(stream.text.finish_reasons)
-            self.num_failed_requests += 1
-            self._latencies.on_failed(now)
+            if not is_aborted:
+                self.num_failed_requests += 1
+                self._latencies.on_failed(now)
         else:
             engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
             engine.ends.update(stream.text.finish_reasons)

@@ -55,6 +55,9 @@ export class Nodes {
   }
 }
 
+/** How a request stands; one whose client left has not failed. */
+export const stateOf = ({ state, code }) => code === "cancelled" ? code : state;
+
 export const count = (number) => Math.round(number).toLocaleString("en");
 
 export function short(number) {

@@ -1,6 +1,6 @@
 // The latest requests as bars, a lane for each process; those that took too long are marked.
 
-import { age, element, make, Nodes, set, short, time, write } from "./dashboard.dom.js";
+import { age, element, make, Nodes, set, short, stateOf, time, write } from "./dashboard.dom.js";
 import { titleOf } from "./dashboard.latencies.js";
 import { explain } from "./dashboard.waterfall.js";
 
@@ -55,8 +55,9 @@ class Row {
     if (request.first_token_s !== null) this.lanes.append(marker(request.first_token_s / duration));
     write(this.where, [...processes.keys()].filter((name) => name !== "router").join(" → ") || request.code || "not placed yet");
     write(this.duration, time(request.duration_s));
-    write(this.state, request.state === "finished" ? "" : request.state);
-    this.state.className = request.state;
+    const state = stateOf(request);
+    write(this.state, state === "finished" ? "" : state);
+    this.state.className = state;
     const output = request.state === "running" ? "…" : short(request.num_output_tokens);
     write(this.tokens, `${short(request.num_prompt_tokens)} → ${output} tokens`);
     write(this.figures, `TTFT ${time(request.first_token_s)}` + (request.per_token_s ? ` · TPOT ${time(request.per_token_s)}` : ""));

@@ -1,6 +1,6 @@
 // One request in full: where its time went, where its prompt came from, and why it ran where it did.
 
-import { bytes, count, element, make, plural, set, time } from "./dashboard.dom.js";
+import { bytes, count, element, make, plural, set, stateOf, time } from "./dashboard.dom.js";
 import { look } from "./dashboard.router.js";
 import { SOURCES } from "./dashboard.totals.js";
 
@@ -26,7 +26,7 @@ export async function explain(id) {
 function explanation(request) {
   const first = request.first_token_s === null ? "no token yet" : `first token after ${time(request.first_token_s)}`;
   return [
-    make("p", "", `${request.state} in ${time(request.duration_s)}, ${first}; ${count(request.num_prompt_tokens)} prompt tokens, `
+    make("p", "", `${stateOf(request)} in ${time(request.duration_s)}, ${first}; ${count(request.num_prompt_tokens)} prompt tokens, `
       + `${count(request.num_cached_tokens)} cached, ${count(request.num_output_tokens)} new`),
     ...(request.message ? [make("p", "bad", `${request.code}: ${request.message}`)] : []),
     make("h3", "", "Waterfall"), waterfall(request),

@@ -101,12 +101,13 @@ def test_tokens_of_the_longest_sequence_are_told(unfinished: ClientStream) -> No
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_each_request_is_counted_once_in_the_window_and_in_all(
+def test_each_request_is_counted_once_in_the_window_and_in_all_unless_its_client_left(
     record: RequestRecord | None, stream: ClientStream, tmp_path: Path
 ) -> None:
     requests = RequestMetrics()
     without_tokens = ClientStream(make_request(), make_tokenizer(tmp_path))
     requests.on_ended(NOW, without_tokens, FAILED, record)
+    requests.on_ended(NOW, without_tokens, replace(FAILED, code=ErrorCode.CANCELLED), record)
     requests.on_ended(NOW, stream, FINISHED, record)
     window, ended = requests.latencies.summary(NOW), requests.ended()
     assert (window.num_failed, ended.num_failed) == (1, 1)

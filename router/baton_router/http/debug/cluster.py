@@ -67,7 +67,7 @@ class Totals(msgspec.Struct, kw_only=True):
     num_finished: int
     """Sequences that ended by themselves."""
     num_failed: int
-    """Requests that ended with an error, or whose client left."""
+    """Requests that were refused or failed; those whose client left are no failures."""
     num_prompt_tokens: int
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache where the prompt was computed."""
