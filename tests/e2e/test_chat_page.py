@@ -330,6 +330,9 @@ def test_the_keyboard_is_enough(page: Page, sent: list[dict[str, Any]]) -> None:
     page.keyboard.type("next")
     page.keyboard.press("Enter")
     expect(page.locator("#text")).to_have_value("next")  # not sent before the answer is there
+    page.evaluate("dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', isComposing: true }))")
+    page.wait_for_timeout(100)
+    expect(page.locator("#send")).to_have_text("Stop")  # that key was for an input method
     page.keyboard.press("Escape")
     ended(page.locator(".answer"), "stopped")
     expect(page.locator("#text")).to_be_focused()

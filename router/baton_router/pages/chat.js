@@ -190,7 +190,9 @@ element("text").addEventListener("keydown", (event) => {
 element("text").addEventListener("input", () => complain("text", ""));
 element("new").addEventListener("click", reset);
 element("model").addEventListener("change", () => welcome(element("model").value));
-addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !event.isComposing && !event.defaultPrevented) running?.abort();
+});
 // A stream of a page that is left fails before the page does: stop it first, so that what came is kept.
 addEventListener("pagehide", () => {
   running?.abort();

@@ -23,7 +23,8 @@ export function openSettings(onKey) {
   element("key").addEventListener("change", () => { if (element("key").validity.valid) onKey(); });
   element("fields").addEventListener("submit", (event) => event.preventDefault());
   element("settings").addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || wide.matches) return;
+    if (event.key !== "Escape" || event.isComposing || wide.matches) return;
+    event.preventDefault();
     foldSettings();
     element("settings").querySelector("summary").focus();
   });
