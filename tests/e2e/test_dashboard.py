@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from baton_proto.v1 import baton_pb2 as pb
 from tests.e2e.browsing import browsing
@@ -131,6 +131,28 @@ def test_it_shows_workers_and_no_controls_where_there_are_none(page: Page) -> No
     assert [row.get_attribute("data-worker") for row in rows.all()] == ["decode-1", "prefill-0"]
     expect(page.locator("#workers button, #workers select")).to_have_count(0)
     expect(page.locator("#placements")).to_contain_text("split")
+
+
+def test_a_router_that_is_back_with_other_settings_is_shown_as_it_is(page: Page) -> None:
+    absent = {"worker_id": "decode-9", "role": "decode", "state": "lost", "retry_in_s": None}
+    absent |= {"end": "ended with status 1", "reason": "/data/" + "a-folder-of-models/" * 9}
+
+    def change(route: Route) -> None:
+        told = route.fetch().json()
+        models = [f"adapter-{number}" for number in range(200)]
+        route.fulfill(json=told | {"has_operator_routes": True, "absent_workers": [absent], "models": models})
+
+    page.route("**/debug/cluster", change)
+    rows = page.locator("#workers tbody tr")
+    expect(rows).to_have_count(3)
+    expect(page.locator("#workers thead th")).to_have_count(11)
+    expect(rows.first.locator("th, td")).to_have_count(11)
+    expect(rows.last).to_contain_text("ended with status 1: /data/")
+    expect(page.locator("#server")).to_contain_text("adapter-0 and 199 more")
+    assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
+    page.unroute("**/debug/cluster")
+    expect(rows).to_have_count(2)
+    expect(rows.first.locator("th, td")).to_have_count(10)
 
 
 def test_requests_are_bars_with_their_figures_and_the_rule_of_outliers(page: Page, finished: str) -> None:

@@ -87,3 +87,12 @@ def test_a_filter_leaves_what_it_names(page: Page) -> None:
     page.fill("#filter", "tokenize")
     expect(page.locator("details.operation:not([hidden])")).to_have_count(2)
     expect(page.locator("h2:visible")).to_have_text(["Tokens"])
+
+
+def test_operations_fit_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.fill("#filter", "")
+    operations = "document.querySelectorAll('details.operation')"
+    page.evaluate(f"{operations}.forEach((one) => {{ one.open = true; }})")
+    page.wait_for_function(f"[...{operations}].every((one) => one.dataset.filled)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

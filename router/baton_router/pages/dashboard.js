@@ -1,6 +1,6 @@
 // The dashboard: asks the router once a second while it is seen, and has each part show what it says.
 
-import { age, element, write } from "./dashboard.dom.js";
+import { age, element, set, write } from "./dashboard.dom.js";
 import { showHistory, forgetHistory, lastSample } from "./dashboard.history.js";
 import { showLatencies } from "./dashboard.latencies.js";
 import { showRequests } from "./dashboard.requests.js";
@@ -34,7 +34,10 @@ function show(cluster, { requests }, history) {
   element("main").hidden = false;
   element("main").classList.remove("stale");
   element("forget").hidden = !key.get();
-  write(element("server"), `${cluster.models.join(", ")} · up ${age(cluster.uptime_s)} · ${cluster.version}`);
+  const [model, ...others] = cluster.models;
+  const models = others.length > 3 ? `${model} and ${others.length} more` : cluster.models.join(", ");
+  set(element("server"), { title: others.length ? cluster.models.join(", ") : null });
+  write(element("server"), `${models} · up ${age(cluster.uptime_s)} · ${cluster.version}`);
   state(cluster.is_ready ? "ready" : "not ready", cluster.is_ready ? "ready" : "away");
   showLatencies(history);
   showHistory(history, cluster);

@@ -11,6 +11,7 @@ let hasControls = null;
 export function showWorkers({ workers, absent_workers, has_operator_routes }) {
   if (hasControls !== has_operator_routes) {
     hasControls = has_operator_routes;
+    rows.show([]); // those that are there have no cell for the controls, or one too many
     const titles = hasControls ? [...COLUMNS, "Control"] : COLUMNS;
     const cells = titles.map((title) => set(make("th", isNumber(title) ? "number" : "", title), { scope: "col", role: "columnheader" }));
     document.querySelector("#workers thead").replaceChildren(set(make("tr", "", ...cells), { role: "row" }));
@@ -32,15 +33,17 @@ class Row {
     this.pool = new Meter("of the KV pool");
     this.texts = Object.fromEntries(["Waiting", "Queued tokens", "Prefill", "Decode step", "Pull"].map((title) => [title, make("span")]));
     this.controls = hasControls ? new Controls(name) : null;
+    this.end = this.controls ? make("p", "result") : this.address; // of a worker that is absent, and so has no controls
     const contents = { Role: this.role, State: this.state, Batch: this.batch.node, "KV pool": this.pool.node, ...this.texts };
     const cells = COLUMNS.slice(1).map((title) => cell(title, contents[title]));
     const head = set(make("th", "", make("b", "", name), this.address), { scope: "row", role: "rowheader" });
-    this.node = set(make("tr", "", head, ...cells, ...(this.controls ? [cell("Control", this.controls.node)] : [])), { role: "row" });
+    this.node = set(make("tr", "", head, ...cells, ...(this.controls ? [cell("Control", make("div", "", this.controls.node, this.end))] : [])), { role: "row" });
     this.node.dataset.worker = name;
   }
 
   show(worker) {
     const { rates } = worker, known = (value, text) => value ? text : "–";
+    write(this.end, "");
     write(this.address, worker.metrics_address);
     write(this.role, worker.is_role_fixed ? `${worker.role} (set)` : worker.role);
     set(this.role, { title: worker.is_role_fixed ? "an operator has set this role" : null });
@@ -62,7 +65,8 @@ class Row {
   /** A worker that baton serve loads, or starts again: it has no figures, and takes no orders. */
   showAbsent({ role, state, retry_in_s, end, reason }) {
     const isWaiting = retry_in_s !== null;
-    write(this.address, end ? `${end}${reason ? `: ${reason}` : ""}` : "");
+    write(this.address, "");
+    write(this.end, end ? `${end}${reason ? `: ${reason}` : ""}` : "");
     write(this.role, role);
     write(this.state, isWaiting ? `restarting in ${Math.ceil(retry_in_s)} s` : state);
     this.state.className = `badge ${state}`;
