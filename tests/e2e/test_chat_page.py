@@ -315,6 +315,15 @@ def test_an_answer_outlives_a_retry_that_fails(page: Page, sent: list[dict[str, 
     assert len(contents) == 3
 
 
+def test_the_last_turns_are_kept_of_a_conversation_that_is_too_long_for_a_tab(page: Page) -> None:
+    page.route(CHAT, refusing(503, "no worker is there"))
+    page.evaluate("sessionStorage.setItem('filler', 'x'.repeat(5 * 1024 * 1024 - 5000))")
+    for letter in "abc":
+        ended(say(page, letter * 2000), "failed")
+    page.reload()
+    expect(page.locator(".question")).to_have_text([re.compile("^b+$"), re.compile("^c+$")])
+
+
 def test_the_keyboard_is_enough(page: Page, sent: list[dict[str, Any]]) -> None:
     expect(page.locator("#text")).to_be_focused()
     page.keyboard.type("one")

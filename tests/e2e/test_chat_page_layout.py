@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browsing import browsing, opened
-from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, say, text_of
+from tests.e2e.chatting import CHAT, WRITTEN, adding, ended, refusing, say, text_of
 from tests.e2e.processes import Cluster, until
 from tests.tiers import exhaustive
 
@@ -130,6 +130,18 @@ def test_the_layout_fits(browser: Browser, cluster: Cluster, width: int) -> None
         ended(say(page, "Lost?"), "failed")
         expect(page.locator("#top_p-error")).to_be_in_viewport()
         assert_fits(page)
+
+
+def test_pages_work_where_the_browser_keeps_nothing(browser: Browser, cluster: Cluster) -> None:
+    with opened(browser, f"http://{cluster.http_address}/health") as page:
+        page.add_init_script(
+            "Object.defineProperty(window, 'sessionStorage', { get() { throw new Error('denied') } })"
+        )
+        page.goto(f"http://{cluster.http_address}/")
+        page.route(CHAT, refusing(503, "no worker is there"))
+        ended(say(page, "Hello"), "failed")
+        page.goto(f"http://{cluster.http_address}/dashboard")
+        expect(page.locator("#state")).to_have_text("ready")
 
 
 def assert_fits(page: Page) -> None:

@@ -4,6 +4,7 @@ import { announce, element, make } from "./chat.dom.js";
 import { endedRequest, listModels, streamChat } from "./chat.router.js";
 import { apiKey, areSound, blame, complain, foldSettings, offerModels, openSettings, requestFields, systemMessages } from "./chat.settings.js";
 import { Turn } from "./chat.turn.js";
+import { keep, recall } from "./storage.js";
 
 const STORED = "baton-conversation";
 const NEAR_PX = 80;
@@ -145,16 +146,14 @@ function rest() {
   else document.activeElement?.blur();
 }
 
+/** Keep the conversation, or as many of its last turns as the browser has room for. */
 function store() {
-  try {
-    sessionStorage.setItem(STORED, JSON.stringify(turns));
-  } catch { // longer than a browser keeps for a tab
-    sessionStorage.removeItem(STORED);
-  }
+  const isKept = (_, index) => keep(STORED, JSON.stringify(turns.slice(index)));
+  if (!turns.some(isKept)) keep(STORED, "[]");
 }
 
 function restore() {
-  turns = JSON.parse(sessionStorage.getItem(STORED) ?? "[]").map((stored) => new Turn(stored, actions));
+  turns = JSON.parse(recall(STORED) ?? "[]").map((stored) => new Turn(stored, actions));
   element("turns").append(...turns.map(({ node }) => node));
   element("welcome").hidden = turns.length > 0;
   element("talk").scrollTop = element("talk").scrollHeight;

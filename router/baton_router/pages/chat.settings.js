@@ -1,6 +1,7 @@
 // The settings of requests: read, checked, and complained about beside the field that is to blame.
 
 import { element } from "./chat.dom.js";
+import { keep, recall } from "./storage.js";
 
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed"];
 const FIELDS = ["model", "key", "system", "stop", ...NUMBERS];
@@ -10,10 +11,10 @@ const wide = matchMedia("(min-width: 60rem)");
 
 /** Take up what this tab has had set before, unfold the settings where there is room, and check what is changed. */
 export function openSettings(onKey) {
-  const stored = JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
+  const stored = JSON.parse(recall(STORED) ?? "{}");
   if (stored.model) element("model").append(new Option(stored.model));
   for (const name of FIELDS) if (stored[name] !== undefined) element(name).value = stored[name];
-  element("key").value = sessionStorage.getItem(KEY) ?? "";
+  element("key").value = recall(KEY) ?? "";
   element("settings").open = wide.matches;
   wide.addEventListener("change", () => { element("settings").open = wide.matches; });
   for (const name of FIELDS) {
@@ -101,6 +102,6 @@ function problemOf(input) {
 
 function store() {
   const { key, ...others } = Object.fromEntries(FIELDS.map((name) => [name, element(name).value]));
-  sessionStorage.setItem(STORED, JSON.stringify(others));
-  if (element("key").validity.valid) sessionStorage.setItem(KEY, key.trim());
+  keep(STORED, JSON.stringify(others));
+  if (element("key").validity.valid) keep(KEY, key.trim());
 }

@@ -1,5 +1,7 @@
 // Asks the router that served the page, with the key of this tab if it wants one.
 
+import { keep, recall } from "./storage.js";
+
 const WITHIN_MS = 4000, CHANGES_WITHIN_MS = 130_000;
 const STORED = "baton-key";
 
@@ -12,10 +14,15 @@ export class Refusal extends Error {}
 /** Nothing comes from the router. */
 export class NoAnswer extends Error {}
 
+let current = recall(STORED) ?? "";
+
 export const key = {
-  get: () => sessionStorage.getItem(STORED) ?? "",
-  set: (value) => sessionStorage.setItem(STORED, value),
-  forget: () => sessionStorage.removeItem(STORED),
+  get: () => current,
+  set: (value) => {
+    current = value;
+    keep(STORED, value);
+  },
+  forget: () => key.set(""),
 };
 
 /** What the router says of itself at a path. */
