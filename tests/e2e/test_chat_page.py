@@ -346,6 +346,8 @@ def test_the_keyboard_is_enough(page: Page, sent: list[dict[str, Any]]) -> None:
     ended(page.locator(".answer"), "stopped")
     expect(page.locator("#text")).to_be_focused()
     expect(page.get_by_role("log")).to_have_count(1)
+    expect(page.get_by_role("group", name="Your message")).to_have_text("one\ntwo")
+    expect(page.get_by_role("group", name="Answer")).to_have_count(1)
     expect(page.get_by_role("status")).to_contain_text("Stopped")
     unlabelled = "[...document.querySelectorAll('input, select, textarea')].filter(box => !box.labels.length)"
     assert page.evaluate(f"{unlabelled}.length") == 0

@@ -20,8 +20,8 @@ export class Turn {
     };
     this.parts.reasoning = make("details", { className: "reasoning" }, make("summary", {}, "Thinking"), this.parts.thoughts);
     const { reasoning, text, end } = this.parts;
-    this.box = make("div", { className: "answer" }, reasoning, text, end);
-    this.node = make("article", { className: "turn" }, make("div", { className: "question", dir: "auto" }, question), this.box);
+    this.box = make("div", { className: "answer", role: "group", "aria-label": "Answer" }, reasoning, text, end);
+    this.node = make("article", { className: "turn" }, make("div", { className: "question", dir: "auto", role: "group", "aria-label": "Your message" }, question), this.box);
     this.draw();
   }
 
