@@ -12,7 +12,7 @@ CHAT: Final = "**/v1/chat/completions"
 PHONE: Final = {"width": 390, "height": 844}
 WRITTEN: Final = """## Reading JSON
 
-The `json` module reads **text** &amp; gives *objects*:
+The `json` module reads **text** &amp; gives &mdash; in time &mdash; *objects*:
 
 ```python
 with open("a.json") as file:

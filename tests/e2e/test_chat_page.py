@@ -112,7 +112,7 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
     heading.evaluate("heading => { heading.dataset.seen = 'yes' }")
     ended(answer)
     expect(heading).to_have_attribute("data-seen", "yes")  # what is there stays, and a selection in it
-    expect(answer.locator("p").first).to_have_text("The json module reads text & gives objects:")
+    expect(answer.locator("p").first).to_have_text("The json module reads text & gives — in time — objects:")
     texts = {"strong": "text", "em": "objects", "td:has(code)": "list", "th.right": "Python"}
     for tag, text in texts.items():
         expect(answer.locator(tag)).to_have_text(text)

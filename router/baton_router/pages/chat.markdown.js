@@ -5,7 +5,13 @@ import { copyButton, make } from "./chat.dom.js";
 import { lexer } from "./marked.js";
 
 const LINKS = /^(https?:|mailto:)/i;
-const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
+const ENTITIES = {
+  amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", shy: "\u00ad",
+  ndash: "–", mdash: "—", hellip: "…", bull: "•", middot: "·", lsquo: "‘", rsquo: "’", ldquo: "“", rdquo: "”", laquo: "«", raquo: "»",
+  copy: "©", reg: "®", trade: "™", sect: "§", para: "¶", euro: "€", pound: "£", yen: "¥", cent: "¢", deg: "°", micro: "µ",
+  times: "×", divide: "÷", plusmn: "±", minus: "−", ne: "≠", le: "≤", ge: "≥", infin: "∞", frac12: "½", frac14: "¼", frac34: "¾",
+  larr: "←", uarr: "↑", rarr: "→", darr: "↓", check: "✓",
+};
 const sources = new WeakMap();
 
 /** Show `text` in `target`; nodes of blocks that have not changed stay, so that a selection outlives a stream. */
