@@ -62,6 +62,7 @@ def sent(page: Page) -> Iterator[list[dict[str, Any]]]:
 def test_an_empty_chat_names_its_model_and_asks_what_that_can_answer(page: Page) -> None:
     expect(page.locator("#model-name")).to_have_text("baton-docs-5m")
     page.fill("#temperature", "0")
+    page.fill("#text", "a draft")
     for number, words in enumerate(("sorted(iterable", "current working directory", "deque object")):
         question = page.locator("#questions button").nth(number)
         asked = question.inner_text()
@@ -74,6 +75,7 @@ def test_an_empty_chat_names_its_model_and_asks_what_that_can_answer(page: Page)
         page.click("#new")
         expect(page.locator(".turn")).to_have_count(0)
         expect(page.locator("#questions button")).to_have_count(3)
+    expect(page.locator("#text")).to_have_value("a draft")
 
 
 def test_the_figures_of_an_answer_are_those_that_the_server_says(page: Page) -> None:
@@ -204,6 +206,7 @@ def test_an_answer_that_is_cut_says_where_and_goes_on(page: Page, sent: list[dic
     assert sent[1]["continue_final_message"] is True
     assert sent[1]["messages"][-1] == {"role": "assistant", "content": before}
     figures = answer.locator(".timing summary").inner_text()
+    expect(answer.locator(".timing dl")).to_contain_text("of the last 8 tokens")
     page.unroute(CHAT)
     page.route(CHAT, lambda route: None)  # the next part does not come
     answer.get_by_role("button", name="Continue").click()
@@ -272,6 +275,7 @@ def test_a_conversation_that_is_too_long_is_said_beside_the_message(page: Page) 
     answer = say(page, "word " * 3000)
     ended(answer, "failed")
     expect(page.locator("#text-error")).to_contain_text("longer than the model's context")
+    expect(page.locator("#text")).to_have_value(re.compile("^word word"))  # to be shortened
 
 
 def test_a_refusal_is_shown_as_a_sentence(page: Page) -> None:

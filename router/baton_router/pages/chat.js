@@ -54,7 +54,7 @@ function say(question) {
   turns.push(turn);
   element("turns").append(turn.node);
   element("welcome").hidden = true;
-  element("text").value = "";
+  if (element("text").value.trim() === question) element("text").value = ""; // else it is the draft of another one
   generate(turn);
 }
 
@@ -76,7 +76,10 @@ async function generate(turn, { continues = false } = {}) {
     if (maxModelLen === Infinity) showModels(); // the server did not answer when the page was opened
   } catch (error) {
     if (stopping.signal.aborted) turn.stop();
-    else turn.fail(turns.includes(turn) ? blame(error) : error.message);
+    else {
+      turn.fail(turns.includes(turn) ? blame(error) : error.message);
+      if (error.field === "text" && turn === turns.at(-1)) element("text").value ||= turn.question; // to be shortened
+    }
   }
   if (running === stopping) setRunning(null);
   following(() => turn.draw());

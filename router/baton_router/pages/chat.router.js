@@ -19,7 +19,9 @@ export class Refusal extends Error {
 
 /** The model by each of its names, the first one first. */
 export async function listModels(key) {
-  return (await (await ask("v1/models", key)).json()).data;
+  const response = await ask("v1/models", key);
+  const list = await response.json().catch(() => { throw new Refusal("What answers here is no Baton server: it lists no models."); });
+  return list.data;
 }
 
 /** The chunks of a streamed answer; raises Refusal, or AbortError once `signal` is aborted. */

@@ -19,6 +19,7 @@ export function showTimings({ usage, timings, numTokens, id }) {
   const summary = figures.flatMap((figure, index) =>
     index < figures.length - 1 ? [make("span", {}, `${figure} ·`), " "] : [make("span", {}, figure)]);
   const rows = [
+    ...usage && usage.completion_tokens < numTokens ? [["Figures", `of the last ${tokens(usage.completion_tokens)}`]] : [],
     ...usage ? [["Prompt", promptOf(usage)]] : [],
     ...timings.queue_s === undefined ? [] : phases(timings),
     ["In all", time(timings.total_s)],
