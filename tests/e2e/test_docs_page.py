@@ -87,6 +87,9 @@ def test_a_filter_leaves_what_it_names(page: Page) -> None:
     page.fill("#filter", "tokenize")
     expect(page.locator("details.operation:not([hidden])")).to_have_count(2)
     expect(page.locator("h2:visible")).to_have_text(["Tokens"])
+    expect(page.locator("#contents a:visible")).to_have_text(["/tokenize", "/detokenize"])
+    expect(page.locator("#contents b:visible")).to_have_text(["Tokens"])
+    page.evaluate("location.hash = '#%E0'")  # names no operation
 
 
 def test_operations_fit_a_phone(page: Page) -> None:

@@ -114,7 +114,7 @@ function link(href, children) {
 function decoded({ type, text }) {
   if (type === "escape") return text;
   return text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w+));/gi, (whole, decimal, hex, name) => {
-    if (name) return ENTITIES[name] ?? whole;
+    if (name) return Object.hasOwn(ENTITIES, name) ? ENTITIES[name] : whole;
     const code = decimal ? parseInt(decimal, 10) : parseInt(hex, 16);
     return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : whole;
   });
