@@ -19,7 +19,10 @@ async function poll() {
   isAsking = true;
   try {
     const paths = ["debug/cluster", `debug/requests?limit=${NUM_REQUESTS}`, `debug/history?since=${lastSample()}`];
-    show(...await Promise.all(paths.map(look)));
+    const answers = [];
+    // One after the other over one connection: a process of the router answers all three.
+    for (const path of paths) answers.push(await look(path));
+    show(...answers);
   } catch (error) {
     if (!(await fail(error))) return;
   } finally {
