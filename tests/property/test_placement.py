@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import product
 
 from hypothesis import given
@@ -34,6 +35,8 @@ views = st.builds(
     is_asleep=st.booleans(),
     is_draining=st.booleans(),
     is_faulty=st.booleans(),
+    is_paused=st.booleans(),
+    broken_sources=st.frozensets(st.sampled_from("abcdefgh"), max_size=4),
     max_model_len=st.integers(1, 9000),
     num_free_blocks=st.integers(0, 500),
     max_num_seqs=st.integers(1, 32),
@@ -83,6 +86,7 @@ def test_the_chosen_one_may_take_it_and_has_the_least_score(
         assert not view.is_asleep
         assert not view.is_draining
         assert not view.is_faulty
+        assert not view.is_paused
         assert request.num_needed_tokens <= view.max_model_len
         assert view.worker_id not in excluded
     assert decode.role.can_decode
@@ -90,12 +94,51 @@ def test_the_chosen_one_may_take_it_and_has_the_least_score(
     if outcome.is_split:
         assert prefill.role.can_prefill
         assert decode.can_reserve
+        assert prefill.worker_id not in decode.broken_sources
         assert config.split is not SplitMode.NEVER
         assert num_lacking >= (2 if config.split is SplitMode.ALWAYS else max(2, config.min_split_tokens))
     elif config.split is SplitMode.ALWAYS:
         assert num_lacking < 2
     out = {name for name, _ in decision.left_out}
     assert out.isdisjoint({outcome.prefill, outcome.decode})
+
+
+@given(fleets, requests, configs, reasons)
+def test_a_request_is_placed_where_one_worker_or_a_pair_may_take_it(
+    workers: list[WorkerView], request: PlacementRequest, config: PlacementConfig, excluded: dict[str, str]
+) -> None:
+    free = _able(workers, request, excluded)
+    decoders = [view for view in free if view.role.can_decode]
+    least = 2 if config.split is SplitMode.ALWAYS else max(2, config.min_split_tokens)
+    partners = {
+        d.worker_id: [p for p in free if _is_pair(p, d)]
+        for d in decoders
+        if config.split is not SplitMode.NEVER and request.num_prompt_tokens - d.num_cached_tokens >= least
+    }
+    is_possible = any(d.can_reserve and partners.get(d.worker_id) for d in decoders) or any(
+        d.worker_id not in partners
+        if config.split is SplitMode.ALWAYS
+        else d.can_reserve or d.role is Role.MIXED or not partners.get(d.worker_id)
+        for d in decoders
+    )
+    outcome, _ = place(request, workers, config, excluded)
+    assert isinstance(outcome, Placement) == is_possible
+
+
+def _able(
+    workers: list[WorkerView], request: PlacementRequest, excluded: Container[str] = ()
+) -> list[WorkerView]:
+    return [
+        view
+        for view in workers
+        if not (view.is_asleep or view.is_paused or view.is_draining or view.is_faulty)
+        and request.num_needed_tokens <= view.max_model_len
+        and view.worker_id not in excluded
+    ]
+
+
+def _is_pair(p: WorkerView, d: WorkerView) -> bool:
+    return p is not d and p.role.can_prefill and p.worker_id not in d.broken_sources
 
 
 @given(fleets, requests)
@@ -108,18 +151,13 @@ def test_no_pair_and_no_worker_alone_is_cheaper_than_the_one_chosen(
     assert decision.chosen is not None
     model = CostModel(request, 1.0)
     terms = model.terms(workers)
-    awake = [
-        view
-        for view in workers
-        if not (view.is_asleep or view.is_paused or view.is_draining or view.is_faulty)
-        and request.num_needed_tokens <= view.max_model_len
-    ]
+    awake = _able(workers, request)
     decoders = [view for view in awake if view.role.can_decode]
     is_long = {view.worker_id: request.num_prompt_tokens - view.num_cached_tokens > 1 for view in decoders}
     pairs = [
         model.split(terms[p.worker_id], terms[d.worker_id]).cost.score_s
         for p, d in product(awake, decoders)
-        if p is not d and p.role.can_prefill and d.can_reserve and is_long[d.worker_id]
+        if _is_pair(p, d) and d.can_reserve and is_long[d.worker_id]
     ]
     alone = [
         model.local(terms[view.worker_id]).cost.score_s

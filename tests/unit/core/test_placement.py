@@ -133,6 +133,14 @@ def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them(polic
 
 
 @every_policy
+def test_where_no_mixed_worker_has_room_for_others_blocks_one_takes_the_request_alone(
+    policy: RoutingPolicy,
+) -> None:
+    prefill, decode = pair(*(view(name, can_reserve=False) for name in ("m1", "m2", "m3")), policy=policy)
+    assert prefill == decode
+
+
+@every_policy
 @pytest.mark.parametrize(
     ("workers", "options", "reason", "is_permanent"),
     [
@@ -276,6 +284,34 @@ def test_a_decode_worker_that_gets_nobodys_blocks_takes_requests_alone() -> None
     assert isinstance(placement, Placement)
     assert (placement.prefill, placement.decode) == ("d1", "d1")
     assert place_decoder(ask(), [view("p1"), broken], "p1", PlacementConfig())[0] is None
+
+
+@every_policy
+@pytest.mark.parametrize("size", [2, 8, 9])
+def test_racks_that_do_not_reach_each_other_split_within(policy: RoutingPolicy, size: int) -> None:
+    racks = {rack: frozenset(f"p{rack}{number}" for number in range(size)) for rack in "ab"}
+    workers = [
+        view(name, num_queued_tokens=500 * (name in racks["a"])) for name in sorted(racks["a"] | racks["b"])
+    ]
+    for rack, other in ("ab", "ba"):
+        workers += [
+            view(f"d{rack}{number}", num_sequences=5 * (rack == "b"), broken_sources=racks[other])
+            for number in range(size)
+        ]
+    outcome, decision = choose(*workers, split=SplitMode.ALWAYS, policy=policy)
+    assert isinstance(outcome, Placement), outcome
+    assert outcome.prefill[1] == outcome.decode[1]
+    assert decision.num_candidates == 2 * size * size
+
+
+@every_policy
+def test_a_decode_worker_that_gets_nobodys_blocks_keeps_no_other_from_the_request(
+    policy: RoutingPolicy,
+) -> None:
+    broken = view("d1", num_cached_tokens=900, broken_sources=frozenset({"p"}))
+    for turn in range(2):
+        options: dict[str, Any] = {"split": SplitMode.ALWAYS, "policy": policy, "turn": turn}
+        assert pair("p", broken, view("d2", num_sequences=9), **options) == ("p", "d2")
 
 
 # --- what is recorded ---

@@ -42,25 +42,36 @@ def _by_cost(model: CostModel, eligible: Eligible) -> tuple[list[Candidate], int
 
 
 def _pairs(model: CostModel, prefillers: list[CostTerms], receivers: list[CostTerms]) -> list[_Scored]:
-    """Return the best prefill workers, each with the best decode workers for the first of them.
+    """Return the best prefill workers that reach a decode worker, each with the best decode workers.
 
-    A prefill worker that cannot be in one of the best pairs any more ends the search.
+    These are the best for the first prefill worker, or of those it reaches for one whose blocks do not arrive
+    everywhere. A prefill worker that cannot be in one of the best pairs any more ends the search.
     """
-    prefills = _best(prefillers, [one.prefill_score_s for one in prefillers])
-    decodes = _best(receivers, model.split_scores_s(prefills[0], receivers))
-    least_s = min(one.decode_score_s for one in decodes)
+    able = [p for p in prefillers if any(_is_pair(p, d) for d in receivers)]
+    prefills = _best(able, [one.prefill_score_s for one in able])
+    common = _best(receivers, model.split_scores_s(prefills[0], receivers)) if prefills else []
+    least_s = min(one.decode_score_s for one in receivers)
+    cut_off = {name for one in receivers for name in one.view.broken_sources}
     found: list[_Scored] = []
     for rank_p, p in enumerate(prefills):
         if len(found) >= MAX_CANDIDATES and p.prefill_score_s + least_s > found[MAX_CANDIDATES - 1][0]:
             break
+        decodes = common
+        if p.view.worker_id in cut_off:
+            reached = [d for d in receivers if _is_pair(p, d)]
+            decodes = _best(reached, model.split_scores_s(p, reached))
         scores = model.split_scores_s(p, decodes)
         found += [
             (score_s, 1, rank_d * MAX_CANDIDATES + rank_p, p, d)
             for rank_d, (score_s, d) in enumerate(zip(scores, decodes, strict=True))
-            if p is not d and can_transfer(p.view, d.view)
+            if p is not d
         ]
         found.sort()
     return found
+
+
+def _is_pair(prefill: CostTerms, decode: CostTerms) -> bool:
+    return prefill is not decode and can_transfer(prefill.view, decode.view)
 
 
 def _best(terms: list[CostTerms], scores: list[float]) -> list[CostTerms]:
@@ -76,24 +87,19 @@ def _by_rank(
 ) -> tuple[list[Candidate], int]:
     """Rank the halves by themselves; the score of a candidate is its rank.
 
-    The first decode worker decides by its missing tokens whether the request is split.
+    The request is split if its first decode worker can receive the prompt's blocks.
     """
-    first = rank(policy, request, Half.DECODE, eligible.decoders)[:1]
-    if not any(one in eligible.splitters for one in first):
-        views = rank(policy, request, Half.DECODE, eligible.alone)[:MAX_CANDIDATES]
-        found, count = [model.local(one) for one in model.terms(views).values()], len(eligible.alone)
-    else:
-        decodes = rank(policy, request, Half.DECODE, eligible.receivers)[:1]
-        partners = [
-            one
-            for one in eligible.prefillers
-            if all(one.worker_id != decode.worker_id and can_transfer(one, decode) for decode in decodes)
-        ]
+    able = {one.worker_id: one for one in (*eligible.alone, *eligible.receivers)}
+    decodes = rank(policy, request, Half.DECODE, tuple(able.values()))
+    if decodes and decodes[0] in eligible.receivers:
+        decode = decodes[0]
+        partners = [one for one in eligible.prefillers if one is not decode and can_transfer(one, decode)]
         prefills = rank(policy, request, Half.PREFILL, partners)[:MAX_CANDIDATES]
-        found = [
-            model.split(prefill, decode)
-            for decode in model.terms(decodes).values()
-            for prefill in model.terms(prefills).values()
-        ]
+        terms = model.terms([decode, *prefills])
+        found = [model.split(terms[one.worker_id], terms[decode.worker_id]) for one in prefills]
         count = eligible.num_pairs
+    else:
+        names = {one.worker_id for one in eligible.alone}
+        views = [one for one in decodes if one.worker_id in names][:MAX_CANDIDATES]
+        found, count = [model.local(one) for one in model.terms(views).values()], len(names)
     return [ranked(one, number) for number, one in enumerate(found)], count

@@ -43,9 +43,9 @@ class Eligible:
     @property
     def num_pairs(self) -> int:
         """Number of pairs of a prefill worker and another worker that receives its blocks."""
-        names = {one.worker_id for one in self.receivers}
-        num_both = sum(one.worker_id in names for one in self.prefillers)
-        return len(self.prefillers) * len(names) - num_both
+        names = {one.worker_id for one in self.prefillers}
+        num_unreached = sum(len(names & {one.worker_id, *one.broken_sources}) for one in self.receivers)
+        return len(self.receivers) * len(names) - num_unreached
 
 
 def can_transfer(prefill: WorkerView, decode: WorkerView) -> bool:
