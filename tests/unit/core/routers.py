@@ -15,6 +15,7 @@ from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.flow_state import FlowState
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_router.core.router_events import (
     EmitTokens,
     FailRequest,
@@ -48,10 +49,11 @@ class Client:
         self,
         *worker_ids: str,
         split: SplitMode = SplitMode.ALWAYS,
+        policy: RoutingPolicy = RoutingPolicy.COST,
         admission: AdmissionConfig = OPEN_TO_ALL,
         **limits: Any,
     ) -> None:
-        placement = PlacementConfig(split=split)
+        placement = PlacementConfig(split=split, policy=policy)
         flow_limits = FlowLimits(placement=placement, **limits)
         self.core = RouterCore(RouterConfig(limits=flow_limits, admission=admission))
         self.sent: list[tuple[str, Any]] = []

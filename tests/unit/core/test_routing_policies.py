@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from baton_core.sessions.router_messages import Prefill
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import Half, RoutingPolicy, rank
 from tests.unit.core.placing import ask, pair, view
+from tests.unit.core.routers import Client
 
 ALWAYS: dict[str, Any] = {"split": SplitMode.ALWAYS}
 
@@ -17,9 +19,18 @@ ALWAYS: dict[str, Any] = {"split": SplitMode.ALWAYS}
 def test_round_robin_takes_each_in_turn_by_name() -> None:
     options: dict[str, Any] = {"policy": RoutingPolicy.ROUND_ROBIN, **ALWAYS}
     names = ("p2", "p1", "d1", "d3", view("d2", num_sequences=99))
-    turns = [pair(*names, turn=turn, **options) for turn in range(6)]
+    turns = [pair(*names, turn=turn, split_turn=turn, **options) for turn in range(6)]
     assert [decode for _, decode in turns] == ["d1", "d2", "d3", "d1", "d2", "d3"]
     assert [prefill for prefill, _ in turns] == ["p1", "p2"] * 3
+
+
+def test_round_robin_gives_every_prefill_worker_its_turn_where_split_requests_alternate_with_others() -> None:
+    client = Client("p1", "p2", "d", policy=RoutingPolicy.ROUND_ROBIN)
+    for number in range(4):
+        client.submit(f"long{number}", first=number)
+        client.submit(f"short{number}", prompt=1)
+    prefills = [worker for worker, message in client.sent if isinstance(message, Prefill)]
+    assert prefills == ["p1", "p2"] * 2
 
 
 @pytest.mark.parametrize(

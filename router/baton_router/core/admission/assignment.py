@@ -84,7 +84,7 @@ class Assignment:
             outcome = replace(outcome, reason=self._explain(now, outcome))
         if isinstance(outcome, Placement):
             self.placement = outcome
-            self._fleet.count_placement()
+            self._fleet.count_placement(is_split=outcome.is_split)
             self._reserve_prefill(decision)
             self._reserve_decode(outcome)
         return outcome

@@ -52,7 +52,7 @@ class Fleet:
         self._aged_s = -math.inf
         self._has_new_rates = False
         """True if reports have changed the rates since then."""
-        self._num_placed = 0
+        self._num_placed = self._num_split = 0
         self._model: ServedModel | None = None
         self._weights = ""
         """Hash of the weights that new requests begin on."""
@@ -384,11 +384,13 @@ class Fleet:
             session_id=context.session_id,
             prompt_key=hashes[0].hex() if hashes else "",
             turn=self._num_placed,
+            split_turn=self._num_split,
         )
 
-    def count_placement(self) -> None:
-        """Count a placed request; round-robin continues with the next worker."""
+    def count_placement(self, *, is_split: bool) -> None:
+        """Count a placed request; round-robin continues with the next worker of each half that it took."""
         self._num_placed += 1
+        self._num_split += is_split
 
     def _update_peer_load(self, worker_id: str) -> None:
         if (member := self._members.get(worker_id)) is not None:

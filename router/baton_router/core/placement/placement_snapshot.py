@@ -102,6 +102,8 @@ class PlacementRequest:
     """Equal for prompts that begin alike."""
     turn: int = 0
     """Number of requests placed before."""
+    split_turn: int = 0
+    """Number of requests split before."""
 
     @property
     def session_key(self) -> str:

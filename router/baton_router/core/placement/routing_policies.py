@@ -87,12 +87,13 @@ class PickLowest:
 
 
 class PickNext:
-    """Rotates the workers by one with each placed request."""
+    """Rotates the workers by one with each request that was placed, or split for the prefill half."""
 
     def order(
         self, request: PlacementRequest, half: Half, workers: list[WorkerView], scores: Sequence[Score]
     ) -> list[WorkerView]:
-        start = request.turn % len(workers) if workers else 0
+        turn = request.split_turn if half is Half.PREFILL else request.turn
+        start = turn % len(workers) if workers else 0
         return [*workers[start:], *workers[:start]]
 
 
