@@ -213,12 +213,12 @@ def _requests(rng: Random, shape: Topology, some_leave: bool) -> tuple[PlannedRe
 def _with_stops(
     rng: Random, requests: tuple[PlannedRequest, ...], windows: Windows
 ) -> tuple[PlannedRequest, ...]:
-    """Let some end with a token that they generate before they have all."""
+    """Let some end with a token that they generate before they have all, often with the first."""
     planned = []
     for request in requests:
         spec = request.spec
-        if rng.random() < 0.3:
-            place = rng.randint(1, spec.params.max_tokens or 1)
+        if rng.random() < 0.4:
+            place = rng.choice((1, rng.randint(1, spec.params.max_tokens or 1)))
             stop = expected_tokens(spec.prompt_token_ids, spec.params, 0, place, windows)[-1]
             params = replace(spec.params, stop_token_ids=(stop,))
             request = replace(request, spec=replace(spec, params=params))

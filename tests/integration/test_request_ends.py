@@ -122,7 +122,8 @@ def test_a_first_token_that_ends_the_request_needs_no_transfer(
     assert cluster.sim.router.transferred_s == {}
     assert all(engine.num_pulled_blocks == 0 for engine in cluster.engines.values())
     workers = (end.timings.prefill_worker, end.timings.decode_worker)
-    assert workers == (("p", "") if backend else ("m", "m"))
+    is_split = reason is FinishReason.STOP
+    assert workers == (("p", "" if is_split else "p") if backend else ("m", "m"))
     assert end.timings.transferred_bytes == 0
 
 

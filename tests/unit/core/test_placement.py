@@ -100,6 +100,19 @@ def num_bytes_of_a_block(num_tokens: int) -> int:
     return 32 * (12_288 if num_tokens < 1000 else 131_072)
 
 
+@every_policy
+@pytest.mark.parametrize(
+    ("split", "prompt", "worker"),
+    [(SplitMode.AUTO, 1000, "p"), (SplitMode.ALWAYS, 2, "p"), (SplitMode.NEVER, 1000, "d")],
+)
+def test_a_request_of_one_token_that_would_be_split_runs_where_it_is_prefilled(
+    policy: RoutingPolicy, split: SplitMode, prompt: int, worker: str
+) -> None:
+    busy, options = view("d", num_sequences=5), {"policy": policy, "split": split, "prompt": prompt}
+    assert pair("p", busy, num_output_tokens=2, **options) == (worker, "d")
+    assert pair("p", busy, num_output_tokens=1, **options) == (worker, worker)
+
+
 # --- who may not take it ---
 
 
@@ -284,34 +297,6 @@ def test_a_decode_worker_that_gets_nobodys_blocks_takes_requests_alone() -> None
     assert isinstance(placement, Placement)
     assert (placement.prefill, placement.decode) == ("d1", "d1")
     assert place_decoder(ask(), [view("p1"), broken], "p1", PlacementConfig())[0] is None
-
-
-@every_policy
-@pytest.mark.parametrize("size", [2, 8, 9])
-def test_racks_that_do_not_reach_each_other_split_within(policy: RoutingPolicy, size: int) -> None:
-    racks = {rack: frozenset(f"p{rack}{number}" for number in range(size)) for rack in "ab"}
-    workers = [
-        view(name, num_queued_tokens=500 * (name in racks["a"])) for name in sorted(racks["a"] | racks["b"])
-    ]
-    for rack, other in ("ab", "ba"):
-        workers += [
-            view(f"d{rack}{number}", num_sequences=5 * (rack == "b"), broken_sources=racks[other])
-            for number in range(size)
-        ]
-    outcome, decision = choose(*workers, split=SplitMode.ALWAYS, policy=policy)
-    assert isinstance(outcome, Placement), outcome
-    assert outcome.prefill[1] == outcome.decode[1]
-    assert decision.num_candidates == 2 * size * size
-
-
-@every_policy
-def test_a_decode_worker_that_gets_nobodys_blocks_keeps_no_other_from_the_request(
-    policy: RoutingPolicy,
-) -> None:
-    broken = view("d1", num_cached_tokens=900, broken_sources=frozenset({"p"}))
-    for turn in range(2):
-        options: dict[str, Any] = {"split": SplitMode.ALWAYS, "policy": policy, "turn": turn}
-        assert pair("p", broken, view("d2", num_sequences=9), **options) == ("p", "d2")
 
 
 # --- what is recorded ---

@@ -24,7 +24,7 @@ from baton_router.core.placement.placement_snapshot import (
     speed_of,
     typical_rates,
 )
-from tests.unit.core.placing import BLOCK_BYTES, ask, pair, view
+from tests.unit.core.placing import BLOCK_BYTES, ask, choose, pair, view
 
 SLOW = {"prefill_tokens_per_s": 500.0}
 
@@ -272,3 +272,11 @@ def test_a_worker_is_taken_to_do_what_the_others_do_until_it_knows() -> None:
         prefill_tokens_per_s=200.0, decode_step_s=0.5, pull_bytes_per_s=PRIOR.pull_bytes_per_s
     )
     assert speed_of(known[0], typical).prefill_step_s == 0.01
+
+
+def test_one_token_has_no_gap_and_makes_no_later_step_longer() -> None:
+    busy = view("d", num_sequences=5)
+    _, decision = choose(busy, num_output_tokens=1)
+    assert decision.chosen is not None
+    assert decision.chosen.cost.gap_s == 0
+    assert decision.chosen.cost.stall_s == pytest.approx(5.1 * 1.0)

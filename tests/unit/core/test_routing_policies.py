@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from baton_core.sessions.router_messages import Prefill
+from baton_router.core.placement.placement import Placement
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import Half, RoutingPolicy, rank
-from tests.unit.core.placing import ask, pair, view
+from tests.unit.core.placing import ask, choose, pair, view
 from tests.unit.core.routers import Client
 
 ALWAYS: dict[str, Any] = {"split": SplitMode.ALWAYS}
+every_policy = pytest.mark.parametrize("policy", list(RoutingPolicy))
 
 
 def test_round_robin_takes_each_in_turn_by_name() -> None:
@@ -98,3 +100,31 @@ def test_consistent_hash_keeps_a_session_or_a_prompt_where_it_was(key: str) -> N
         assert after in (before, "m9")
         moved += after == "m9"
     assert 1 < moved < 25
+
+
+@every_policy
+@pytest.mark.parametrize("size", [2, 8, 9])
+def test_racks_that_do_not_reach_each_other_split_within(policy: RoutingPolicy, size: int) -> None:
+    racks = {rack: frozenset(f"p{rack}{number}" for number in range(size)) for rack in "ab"}
+    workers = [
+        view(name, num_queued_tokens=500 * (name in racks["a"])) for name in sorted(racks["a"] | racks["b"])
+    ]
+    for rack, other in ("ab", "ba"):
+        workers += [
+            view(f"d{rack}{number}", num_sequences=5 * (rack == "b"), broken_sources=racks[other])
+            for number in range(size)
+        ]
+    outcome, decision = choose(*workers, split=SplitMode.ALWAYS, policy=policy)
+    assert isinstance(outcome, Placement), outcome
+    assert outcome.prefill[1] == outcome.decode[1]
+    assert decision.num_candidates == 2 * size * size
+
+
+@every_policy
+def test_a_decode_worker_that_gets_nobodys_blocks_keeps_no_other_from_the_request(
+    policy: RoutingPolicy,
+) -> None:
+    broken = view("d1", num_cached_tokens=900, broken_sources=frozenset({"p"}))
+    for turn in range(2):
+        options: dict[str, Any] = {"split": SplitMode.ALWAYS, "policy": policy, "turn": turn}
+        assert pair("p", broken, view("d2", num_sequences=9), **options) == ("p", "d2")

@@ -10,6 +10,7 @@ from baton_router.core.placement.filters import available, reason_against
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.placement_record import MAX_CANDIDATES
 from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
+from baton_router.core.placement.routing_policies import RoutingPolicy
 
 _PREFILL, _DECODE, _MIXED = Role
 """Members as variables: access through the enumeration takes longer than the comparison."""
@@ -61,7 +62,8 @@ def find_eligible(
 ) -> Eligible:
     """Filter the workers and divide them by role, split mode and room.
 
-    A full worker that prefers to decode computes no prompt that a prefill worker could compute.
+    A full worker that prefers to decode computes no prompt that a prefill worker could compute. Where nothing
+    is decoded after the prompt, prefill workers take a request alone that would be split.
     """
     free = available(request, workers, excluded)
     if (named := _named(request, free, config)) is not None:
@@ -87,10 +89,27 @@ def find_eligible(
         keeps_to_decoding = can_split and not one.can_reserve and one.role is _DECODE
         if not (must_split or keeps_to_decoding):
             alone.append(one)
+    if splitters and not request.is_decoded:
+        alone, splitters = _undecoded(alone, prefillers, splitters, config), []
     receivers = [one for one in splitters if one.can_reserve]
     return Eligible(
         decoders=decoders, prefillers=prefillers, alone=alone, splitters=splitters, receivers=receivers
     )
+
+
+def _undecoded(
+    alone: Sequence[WorkerView],
+    prefillers: Sequence[WorkerView],
+    splitters: Sequence[WorkerView],
+    config: PlacementConfig,
+) -> list[WorkerView]:
+    """Return the workers that may take a request alone that would be split, but is not decoded.
+
+    Policies that predict no times leave a prompt to prefill workers wherever they would split it.
+    """
+    splitting = set() if config.policy is RoutingPolicy.COST else {one.worker_id for one in splitters}
+    views = {one.worker_id: one for one in alone if one.worker_id not in splitting}
+    return list((views | {one.worker_id: one for one in prefillers}).values())
 
 
 def _named(request: PlacementRequest, free: Sequence[WorkerView], config: PlacementConfig) -> Eligible | None:

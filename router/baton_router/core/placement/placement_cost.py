@@ -65,14 +65,16 @@ class CostModel:
         self._request = request
         priority = max(-MAX_PRIORITY, min(MAX_PRIORITY, request.priority))
         self._weight = stall_weight * 2.0**priority
-        self._num_output_tokens = request.num_sequences * request.num_output_tokens
+        self._num_decoded_tokens = (
+            request.num_sequences * request.num_output_tokens if request.is_decoded else 0
+        )
 
     def terms(self, views: Iterable[WorkerView]) -> dict[str, CostTerms]:
         """Return the cost terms of each worker, by name, for any part of the request.
 
         One loop with few calls, for a router comes by here for each worker and request.
         """
-        request, weight, num_output_tokens = self._request, self._weight, self._num_output_tokens
+        request, weight, num_decoded_tokens = self._request, self._weight, self._num_decoded_tokens
         num_prompt_tokens, num_prompt_blocks = request.num_prompt_tokens, request.num_blocks
         block_size, block_bytes, num_new = request.block_size, request.block_bytes, request.num_sequences
         key = request.session_key
@@ -90,7 +92,7 @@ class CostModel:
             displaced_s = num_displaced * block_size / rate if num_displaced > 0 else 0.0
             num_waiting = num_running + EXPECTED_BATCH_GROWTH if role is _DECODE else num_running
             prompt_stall_s = num_waiting * compute_s + displaced_s
-            decode_stall_s = num_running * num_output_tokens / rate + displaced_s
+            decode_stall_s = num_running * num_decoded_tokens / rate + displaced_s
             stall_s = prompt_stall_s + decode_stall_s - displaced_s
             queue_s = num_queued_tokens / rate
             if view.adapter_s > queue_s:  # it is loaded beside what is queued
@@ -99,7 +101,8 @@ class CostModel:
             num_over = num_running + num_new - view.max_num_seqs
             seat_s = self._seat_s(view, num_over) if num_over > 0 else 0.0
             affinity = 1.0 + AFFINITY * (1.0 - preferred(name)) if preferred else 1.0
-            begin_s = HANDOVER_S + seat_s + step_s
+            gap_s = step_s if num_decoded_tokens else 0.0
+            begin_s = HANDOVER_S + seat_s + gap_s
             terms = (
                 view,
                 queue_s,
@@ -111,7 +114,7 @@ class CostModel:
                 decode_stall_s,
                 stall_s,
                 affinity,
-                (queue_s + seat_s + prefill_s + step_s + weight * stall_s) * affinity,
+                (queue_s + seat_s + prefill_s + gap_s + weight * stall_s) * affinity,
                 (queue_s + prefill_s + weight * prompt_stall_s) * affinity,
                 begin_s,
                 begin_s + weight * decode_stall_s,
@@ -130,7 +133,7 @@ class CostModel:
         cost = _cost(
             queue_s=one.queue_s + one.seat_s,
             prefill_s=one.prefill_s,
-            gap_s=one.view.speed.decode_step_s,
+            gap_s=one.view.speed.decode_step_s if self._num_decoded_tokens else 0.0,
             stall_s=self._weight * one.stall_s,
             score_s=one.local_score_s,
         )

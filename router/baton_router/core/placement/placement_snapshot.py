@@ -106,6 +106,11 @@ class PlacementRequest:
     """Number of requests split before."""
 
     @property
+    def is_decoded(self) -> bool:
+        """True if more tokens are expected than the first, which the prompt's last step gives."""
+        return self.num_output_tokens > 1 and not self.is_pooling
+
+    @property
     def session_key(self) -> str:
         """Requests of a session share it; one without a session has a key of its own, so these spread."""
         return self.session_id or self.request_id
