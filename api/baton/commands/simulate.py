@@ -8,7 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from baton.commands.simulate_arguments import CAPACITY_FLAGS, SIMULATION_FLAGS
@@ -16,12 +17,21 @@ from baton.config.flags import Flag
 from baton_core.errors import InvalidConfigError
 from baton_simulator.campaign import Plan, Tally, run_campaign, run_seeds, run_shrunk
 from baton_simulator.capacity.command import answer
+from baton_simulator.capacity.machines import MACHINES
 from baton_simulator.run_report import describe_run
 from baton_simulator.scenario import ALL_FAULTS, FaultKind, make_scenario
 from baton_simulator.simulation import simulate as run
 from baton_simulator.topology import parse_topology
 
 _TELL_EVERY_S: Final = 10.0
+_OF_MACHINES: Final = (
+    "--model-shape",
+    "--tensor-parallel-size",
+    "--gpu-memory-utilization",
+    "--compute-efficiency",
+    "--bandwidth-efficiency",
+)
+"""Flags of machines by name: a file of measured steps has these in its figures."""
 
 
 def simulate(args: argparse.Namespace) -> int:
@@ -30,7 +40,8 @@ def simulate(args: argparse.Namespace) -> int:
     Raises:
         InvalidConfigError: a value is not allowed, or a flag says nothing about what is asked.
     """
-    _require_default(args, SIMULATION_FLAGS if args.trace is not None else CAPACITY_FLAGS)
+    for where, flags in _useless_flags(args).items():
+        _require_default(args, flags, where)
     if args.trace is not None:
         return answer(args)
     if args.topology:
@@ -62,8 +73,22 @@ def parse_faults(text: str) -> frozenset[FaultKind]:
         ) from None
 
 
-def _require_default(args: argparse.Namespace, flags: Sequence[Flag]) -> None:
-    where = "without --trace" if args.trace is None else "beside --trace"
+def _useless_flags(args: argparse.Namespace) -> Mapping[str, Sequence[Flag]]:
+    """Return the flags that change nothing beside the others, by where they do so."""
+    if args.trace is None:
+        return {"without --trace": CAPACITY_FLAGS}
+    is_profile = args.hardware not in MACHINES and Path(args.hardware).is_file()
+    names = {
+        "without --lose": () if args.lose else ("--lose-at", "--racks"),
+        "without --sweep ratio": () if args.sweep == "ratio" else ("--ratios",),
+        "without --slo": () if args.slo else ("--enforce-slo",),
+        "with a file as --hardware": _OF_MACHINES if is_profile else (),
+    }
+    flags = {where: [flag for flag in CAPACITY_FLAGS if flag.name in some] for where, some in names.items()}
+    return {"beside --trace": SIMULATION_FLAGS, **flags}
+
+
+def _require_default(args: argparse.Namespace, flags: Sequence[Flag], where: str) -> None:
     for flag in flags:
         if (value := getattr(args, flag.field)) != flag.default:
             raise InvalidConfigError(f"{flag.name} is {value!r}; allowed: nothing {where}")
