@@ -23,7 +23,8 @@ TTFT: Final = gauge(
     "baton_predicted_ttft_seconds", "Mean time that a prompt would wait at a prefill worker now"
 )
 TPOT: Final = gauge(
-    "baton_predicted_tpot_seconds", "Mean time of a decode step of the workers that decode now"
+    "baton_predicted_tpot_seconds",
+    "Mean time of a decode step of the workers that decode now, of all if none does; absent if unknown",
 )
 FAMILIES: Final = (READY, SLO, WORKERS, NEED, DESIRED, TTFT, TPOT)
 
@@ -40,4 +41,5 @@ def report_scaling(page: Exposition, scaling: Scaling, slo: Slo, *, is_ready: bo
         if scaling.is_settled:
             page.add(DESIRED, one.num_desired, one.role)
     page.add(TTFT, scaling.predicted_ttft_s)
-    page.add(TPOT, scaling.predicted_tpot_s)
+    if scaling.predicted_tpot_s:
+        page.add(TPOT, scaling.predicted_tpot_s)

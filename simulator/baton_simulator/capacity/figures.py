@@ -20,8 +20,9 @@ _NUMBERED: Final = re.compile(r"\w*\d[\w.]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Latency of whole answers, in seconds; 0 without any."""
+    """Latency of whole answers that have it, in seconds; 0 where there are none."""
 
+    num_answers: int
     mean_s: float
     p50_s: float
     p90_s: float
@@ -31,7 +32,7 @@ class Latency:
     def of(cls, values: Sequence[float]) -> Latency:
         p50_s, p90_s, p99_s = (percentile(values, percent) for percent in PERCENTILES)
         mean_s = statistics.fmean(values) if values else 0.0
-        return cls(mean_s=mean_s, p50_s=p50_s, p90_s=p90_s, p99_s=p99_s)
+        return cls(num_answers=len(values), mean_s=mean_s, p50_s=p50_s, p90_s=p90_s, p99_s=p99_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ _Cell = Callable[[Figures], str]
 
 def _milliseconds(of: Callable[[Figures], Latency], name: str, form: str = ".0f") -> _Cell:
     def cell(figures: Figures) -> str:
-        has_any = figures.num_failed < figures.num_requests
-        return format(getattr(of(figures), f"{name}_s") * 1e3, form) if has_any else "-"
+        latency = of(figures)
+        return format(getattr(latency, f"{name}_s") * 1e3, form) if latency.num_answers else "-"
 
     return cell
 

@@ -95,6 +95,16 @@ def test_steps_slower_than_the_slo_ask_for_decode_workers() -> None:
     assert scaling.roles[1].reason.endswith("a step takes 50 ms (TPOT SLO 0.03 s)")
 
 
+def test_the_step_of_an_idle_fleet_is_the_one_that_its_workers_have_learned() -> None:
+    idle, running = worker("d", Role.DECODE), worker("d2", Role.DECODE, num_running=1)
+    new = worker("d3", Role.DECODE, num_running=1, rates=WorkerRates())
+    for workers, step_s in (((idle,), 0.05), ((idle, new), 0.05), ((running, new), 0.05), ((new,), 0.0)):
+        scaling = Scaling()
+        sampled(scaling, *workers, until_s=0.0)
+        assert scaling.predicted_tpot_s == step_s
+        assert ("a step takes 50 ms" in scaling.roles[1].reason) == bool(step_s)
+
+
 def test_fewer_are_recommended_only_after_five_minutes_that_needed_no_more() -> None:
     scaling, d = Scaling(), worker("d", Role.DECODE)
     busy = [worker(f"p{n}", Role.PREFILL, num_queued_tokens=900) for n in range(2)]

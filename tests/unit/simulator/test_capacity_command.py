@@ -72,6 +72,13 @@ def test_a_fleet_that_serves_nothing_has_no_latencies(trace: str, capsys: pytest
     assert "1P:1D: 6 failed, such as: the request needs 704 tokens;" in told
 
 
+def test_answers_of_one_token_have_no_time_of_a_token(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--trace", trace, "--hardware", PROFILE, "--output-divisor", "4"]) == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert [cell == "-" for cell in cells] == [False] * 5 + [True] * 4 + [False] * 4
+
+
 def test_a_loss_is_compared_with_none(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     loss = ["--hardware", PROFILE, "--kv-tokens", "9999", "--lose", "50%", "--lose-at", "1"]
     assert main(["simulate", "--trace", trace, "--workers", "2P:2D", *loss]) == 0

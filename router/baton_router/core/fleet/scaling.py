@@ -77,7 +77,7 @@ class _Sample:
     wait_s: float
     """Predicted wait of a new prompt."""
     step_s: float
-    """Predicted TPOT."""
+    """Predicted TPOT; 0 while no decode worker has learned it."""
 
     def needed(self, config: ScalingConfig) -> dict[Role, float]:
         prefill = max(self.busy / config.prefill_use, self.backlog)
@@ -109,7 +109,7 @@ class Scaling:
 
     @property
     def predicted_tpot_s(self) -> float:
-        """Mean time of a decode step of the workers that decode now."""
+        """Mean learned decode step, of the workers that decode now if any do; 0 while none is known."""
         return self._samples[-1].step_s if self._samples else 0.0
 
     def sample(self, now: float, workers: Sequence[Worker], waiting: Waiting) -> tuple[RoleScaling, ...]:
@@ -142,7 +142,8 @@ class Scaling:
         all_wait_s = num_tokens / rate if rate else 0.0
         allowed_s = config.wait_share * slo.ttft_s if slo.ttft_s is not None else config.wait_s
         max_num_seqs = mean([info.max_num_seqs for info, _ in decoders])
-        steps = [load.rates.decode_step_s for _, load in decoders if load.num_running]
+        learned = [load for _, load in decoders if load.rates.decode_step_s]
+        stepping = [load for load in learned if load.num_running] or learned
         return _Sample(
             at_s=now,
             busy=float(sum(load.num_queued_tokens > 0 for _, load in prefillers)),
@@ -150,7 +151,7 @@ class Scaling:
             fullness=sum(fullness(info, load, slo.tpot_s) for info, load in decoders),
             waiting=waiting.num_requests / max_num_seqs if max_num_seqs else 0.0,
             wait_s=all_wait_s / max(1, len(prefillers)),
-            step_s=mean(steps),
+            step_s=mean([load.rates.decode_step_s for load in stepping]),
         )
 
     def _desire(self, needed: float, count: int) -> int:
@@ -185,7 +186,8 @@ class Scaling:
             return f"{busy:.1f} are busy {over}, of {config.prefill_use:.0%} that may be{limit}"
         used = mean([one.fullness for one in samples])
         limit = f" (TPOT SLO {slo.tpot_s:g} s)" if slo.tpot_s is not None else ""
-        step = f", a step takes {1e3 * self.predicted_tpot_s:.0f} ms{limit}"
+        step_s = self.predicted_tpot_s
+        step = f", a step takes {1e3 * step_s:.0f} ms{limit}" if step_s else limit
         return f"{used:.1f} are full {over}, of {config.decode_use:.0%} that may be{step}"
 
 
