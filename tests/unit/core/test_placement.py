@@ -16,6 +16,8 @@ from baton_router.core.placement.routing_policies import RoutingPolicy
 from tests.unit.core.placing import ask, choose, pair, view
 
 SIMPLE = [policy for policy in RoutingPolicy if policy is not RoutingPolicy.COST]
+ALWAYS = {"split": SplitMode.ALWAYS}
+FAULTY, BROKEN = view("d", is_faulty=True), view("d", broken_sources=frozenset({"p"}))
 every_policy = pytest.mark.parametrize("policy", list(RoutingPolicy))
 
 # --- whether to split ---
@@ -174,6 +176,10 @@ def test_where_no_mixed_worker_has_room_for_others_blocks_one_takes_the_request_
             "every prefill worker is faulty",
             False,
         ),
+        ((FAULTY, view("d2", is_paused=True)), {}, "every decode worker is paused or faulty", False),
+        ((view("p", is_paused=True), "d"), ALWAYS, "every prefill worker is paused", False),
+        (("m", view("m2", is_paused=True)), ALWAYS, "every other worker is paused", False),
+        (("p", BROKEN), ALWAYS, "no prefill worker's blocks arrive at a decode worker", False),
         (("d", view("d2", is_faulty=True)), {"excluded": ("d",)}, "every decode worker is full", False),
         (
             (view("d", max_model_len=1200), view("d2", max_model_len=900)),
@@ -207,6 +213,7 @@ def test_no_place_has_a_reason_and_says_whether_waiting_helps(
     outcome, decision = choose(*workers, policy=policy, **options)
     assert isinstance(outcome, Unplaceable)
     assert (outcome.reason, outcome.is_permanent) == (reason, is_permanent)
+    assert outcome.may_pass == any(word in reason for word in ("full", "room", "paused"))
     assert (decision.chosen, decision.reason, decision.candidates) == (None, reason, ())
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from baton_core.sessions.worker_info import Role
-from baton_router.core.placement.filters import available, reason_against
+from baton_router.core.placement.filters import NO_WORKERS, available, reason_against
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.placement_record import MAX_CANDIDATES
 from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
@@ -204,8 +204,6 @@ def absence(
         return Unplaceable(
             reason=f"no prefill worker {able}has weights {request.weights}", is_permanent=False
         )
-    if all(one.is_paused for one in present if computes(one)):
-        return Unplaceable(reason=f"every {kind} worker {able}is paused", is_permanent=False, may_pass=True)
     return None
 
 
@@ -215,16 +213,42 @@ def _shortage(
     """Return the reason for which present workers cannot take it now."""
     computes, kind = _last_part(request)
     well = available(request, workers)
+    stopped = _stopped(request, workers)
     if not any(computes(one) for one in well):
-        return Unplaceable(reason=f"every {kind} worker is faulty", is_permanent=False)
+        return _stop(f"every {kind} worker", [one for one in stopped if computes(one)])
     if config.split is SplitMode.ALWAYS and not _has_pair(well):
-        return Unplaceable(reason="every prefill worker is faulty", is_permanent=False)
+        if well[0].role.can_prefill:
+            return _stop("every other worker", stopped)
+        return _stop("every prefill worker", [one for one in stopped if one.role.can_prefill])
     if not eligible.decoders:
         why = f"every {kind} worker is full"
+    elif eligible.splitters:
+        why = "no decode worker has room for the prompt"
+    elif any(one is not other for one in eligible.prefillers for other in eligible.decoders):
+        return Unplaceable(reason="no prefill worker's blocks arrive at a decode worker", is_permanent=False)
     else:
-        has_splitters = bool(eligible.splitters)
-        why = "no decode worker has room for the prompt" if has_splitters else "every prefill worker is full"
+        why = "every prefill worker is full"
     return Unplaceable(reason=why, is_permanent=False, may_pass=True)
+
+
+def _stopped(request: PlacementRequest, workers: Sequence[WorkerView]) -> list[WorkerView]:
+    """Return the workers that are faulty or paused, and have no other reason against the request."""
+    anywhere = replace(request, data_parallel_rank=None)
+    return [
+        one
+        for one in workers
+        if (one.is_faulty or one.is_paused)
+        and reason_against(anywhere, one._replace(is_faulty=False, is_paused=False), NO_WORKERS) is None
+    ]
+
+
+def _stop(which: str, stopped: Sequence[WorkerView]) -> Unplaceable:
+    """Return the reason where workers are faulty or paused; what an operator has paused may be resumed."""
+    is_paused = [one.is_paused and not one.is_faulty for one in stopped]
+    if not any(is_paused):
+        return Unplaceable(reason=f"{which} is faulty", is_permanent=False)
+    does = "paused" if all(is_paused) else "paused or faulty"
+    return Unplaceable(reason=f"{which} is {does}", is_permanent=False, may_pass=True)
 
 
 def _last_part(request: PlacementRequest) -> tuple[Callable[[WorkerView], bool], str]:
