@@ -83,8 +83,15 @@ def test_a_newcomer_does_not_pass_those_that_wait() -> None:
     client.submit("a")
     client.submit("b", now=0.5)
     client.says("m", refused("a"), now=1.0)
-    assert client.submit("c", now=1.0) == []
-    assert names(client.heartbeat("m", now=2.0)) == ["a\t1"]
+    assert names(client.submit("c", now=1.0)) == ["a\t1"]
+
+
+def test_a_newcomer_begins_at_once_where_those_before_it_wait_for_other_workers() -> None:
+    client = make_client("m")
+    client.feed(WorkerJoined(info=make_worker_info("long", max_model_len=8192, num_blocks=4096)))
+    client.heartbeat("long", is_paused=True)
+    assert client.submit("a", prompt=5000) == []
+    assert names(client.submit("b", now=1.0)) == ["b"]
 
 
 def test_one_that_was_refused_by_a_worker_goes_on_waiting_where_it_was() -> None:

@@ -173,12 +173,11 @@ def test_one_batch_may_end_several_requests() -> None:
 
 def test_waiting_requests_are_placed_in_order_when_a_worker_joins() -> None:
     client = Client("d", split=SplitMode.NEVER)
-    client.submit("a")
-    client.says("d", refused("a"))
-    assert client.submit("b") == []
+    client.heartbeat("d", is_paused=True)
+    assert client.submit("a") == client.submit("b") == []
     sent = client.feed(WorkerJoined(info=make_worker_info("c")))
-    assert [message.spec.request_id for _, message in sent] == ["a\t1", "b"]
-    assert sorted(workers_of(sent)) == ["c", "d"]
+    assert [message.spec.request_id for _, message in sent] == ["a", "b"]
+    assert workers_of(sent) == ["c", "c"]
 
 
 @pytest.mark.parametrize("event", [ClientGone(request_id="x"), WorkerLeft(worker_id="x", reason="")])

@@ -250,6 +250,8 @@ class RouterCore:
                 effects += self._track(now, flow, flow.place(now))
             elif not self.fleet.is_ready:
                 effects += self._track(now, flow, flow.fail_if_hopeless(now))
+            else:
+                self._may_have_room = True  # for this one, where those before it await other workers
         return effects + self._shed(now, flow)
 
     def _examine(self, now: float, event: Submit) -> Refusal | None:
