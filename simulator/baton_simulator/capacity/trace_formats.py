@@ -10,6 +10,7 @@ https://github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import chain
@@ -46,6 +47,7 @@ def read_requests(lines: Iterable[bytes], name: str) -> Iterator[TraceRequest]:
     first = next(rest, None)
     if first is None:
         return
+    first = first.removeprefix(BOM_UTF8)
     is_azure = first.strip() == _AZURE
     requests = _read_azure(rest, name) if is_azure else _read_mooncake(chain((first,), rest), name)
     last_ms = 0

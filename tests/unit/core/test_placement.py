@@ -341,6 +341,8 @@ def test_workers_of_the_other_role_are_left_out_where_nothing_is_split() -> None
     assert decision.left_out == (("p", "is not needed in its role, prefill"),)
     _, decision = choose("p", view("d", num_cached_tokens=1000), split=SplitMode.ALWAYS)
     assert decision.left_out == (("p", "is not needed in its role, prefill"),)
+    _, decision = choose("p", "d", view("d2", num_cached_tokens=90), prompt=100)
+    assert decision.left_out == (("p", "decode workers lack at most 100 tokens; min_split_tokens is 256"),)
 
 
 @pytest.mark.parametrize("policy", SIMPLE)

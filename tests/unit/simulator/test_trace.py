@@ -29,8 +29,10 @@ def test_the_first_requests_of_a_file_are_read(tmp_path: Path) -> None:
         TraceRequest(timestamp=at_ms, input_length=600, output_length=7, hash_ids=[4, 9])
         for at_ms in (3000, 6000)
     ]
+    text = path.read_text()
+    path.write_text(text, encoding="utf-8-sig")
     assert len(read_trace(path)) == 3
-    path.write_text(f"\n{path.read_text()} \n\n{json.dumps(line)}\n")
+    path.write_text(f"\n{text} \n\n{json.dumps(line)}\n")
     with pytest.raises(InvalidConfigError, match=r"line 7 of .* has timestamp 3000; allowed: from 9000"):
         read_trace(path)
 

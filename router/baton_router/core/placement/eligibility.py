@@ -264,7 +264,11 @@ def _has_pair(views: Sequence[WorkerView]) -> bool:
 
 
 def left_out(
-    request: PlacementRequest, workers: Sequence[WorkerView], eligible: Eligible, excluded: Mapping[str, str]
+    request: PlacementRequest,
+    workers: Sequence[WorkerView],
+    config: PlacementConfig,
+    eligible: Eligible,
+    excluded: Mapping[str, str],
 ) -> tuple[tuple[str, str], ...]:
     """Return the first workers that were no candidates, each with the reason."""
     receivers = eligible.receivers
@@ -273,12 +277,21 @@ def left_out(
         taken |= {one.worker_id for one in eligible.prefillers}
     out = [one for one in workers if one.worker_id not in taken] if len(taken) < len(workers) else []
     return tuple(
-        (one.worker_id, reason_against(request, one, excluded) or _role_reason(one))
+        (
+            one.worker_id,
+            reason_against(request, one, excluded) or _role_reason(request, one, config, eligible),
+        )
         for one in out[:MAX_CANDIDATES]
     )
 
 
-def _role_reason(view: WorkerView) -> str:
+def _role_reason(
+    request: PlacementRequest, view: WorkerView, config: PlacementConfig, eligible: Eligible
+) -> str:
     if view.role.can_decode and not view.can_reserve:
         return "has no room for the prompt"
+    num_missing = request.num_prompt_tokens - min((d.num_cached_tokens for d in eligible.decoders), default=0)
+    if view.role is _PREFILL and config.split is SplitMode.AUTO and num_missing < config.min_split_tokens:
+        least = f"min_split_tokens is {config.min_split_tokens}"
+        return f"decode workers lack at most {num_missing} tokens; {least}"
     return f"is not needed in its role, {view.role}"

@@ -57,7 +57,7 @@ def place(
         outcome = Placement(prefill=best.prefill, decode=best.decode, reason=reason)
     else:
         outcome = why_unplaceable(request, workers, config, eligible)
-    out = left_out(request, workers, eligible, excluded)
+    out = left_out(request, workers, config, eligible, excluded)
     return outcome, _decision(request, config, candidates, outcome.reason, count, out)
 
 
@@ -76,7 +76,7 @@ def place_decoder(
     """
     eligible: Eligible = find_decoders(request, workers, prefill, excluded, is_computed=is_computed)
     candidates, count = order_candidates(request, eligible, config)
-    out = left_out(request, workers, eligible, excluded)
+    out = left_out(request, workers, config, eligible, excluded)
     if not candidates:
         return None, _decision(request, config, [], "no other decode worker has room", 0, out)
     best = candidates[0]
