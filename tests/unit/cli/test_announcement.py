@@ -52,10 +52,11 @@ async def test_a_line_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFix
 
 async def test_the_task_and_the_pipe_end_with_their_blocks() -> None:
     read_fd, write_fd = os.pipe()
+    before = asyncio.all_tasks()
     async with reading(read_fd) as reports:
         async with announcing(make_announcement(), reports):
-            assert len(asyncio.all_tasks()) == 2
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert len(asyncio.all_tasks() - before) == 1
+        assert asyncio.all_tasks() == before
     await asyncio.sleep(0)  # the transport closes its end in the loop's next turn
     with pytest.raises(BrokenPipeError):
         os.write(write_fd, b"x")
