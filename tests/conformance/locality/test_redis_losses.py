@@ -179,14 +179,14 @@ async def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path
         worker = await cluster.worker("w1")
         await until(lambda: one.workers == other.workers == {"w1"})
         reservation = LoadReservation(worker.name, num_tokens=8, num_sequences=1)
-        one.router.fleet.reserve(reservation)
+        reserved = one.router.fleet.reserve(reservation)
         one.share.on_load_changed()
         await until(lambda: other.heard("r1") == (reservation,))
         assert one.heard("r1") == ()
         await redis.ask("FLUSHALL")
         await asyncio.sleep(1.5)
         assert other.heard("r1") == (reservation,), "it forgot what it knew"
-        one.router.fleet.release(reservation)
+        reserved.release()
         one.share.on_load_changed()
         await until(lambda: other.heard("r1") == ())
 

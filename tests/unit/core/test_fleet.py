@@ -240,15 +240,22 @@ def test_reservations_count_what_is_given_and_taken_back() -> None:
         LoadReservation("w", num_sequences=2),
         LoadReservation("w", num_blocks=2),
     )
-    for reservation in reservations:
-        fleet.reserve(reservation)
+    reserved = [fleet.reserve(reservation) for reservation in reservations]
     seen = view(fleet, spec)
     assert (seen.num_queued_tokens, seen.num_sequences, fleet.has_no_reservations) == (8, 2, False)
-    for reservation in reservations:
-        fleet.release(reservation)
+    for one in reserved:
+        one.release()
     assert fleet.has_no_reservations
-    fleet.reserve(LoadReservation("unknown", num_tokens=8))
-    assert fleet.has_no_reservations
+
+
+def test_a_worker_that_comes_again_under_its_name_is_owed_nothing() -> None:
+    fleet = make_fleet("w")
+    reserved = fleet.reserve(LoadReservation("w", num_tokens=8, num_sequences=2))
+    fleet.leave("w")
+    fleet.join(make_worker_info("w"))
+    reserved.release()
+    seen = view(fleet, make_request())
+    assert (seen.num_queued_tokens, seen.num_sequences, fleet.has_no_reservations) == (0, 0, True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.fleet.member import ReservedLoad
 from baton_router.core.placement.eligibility import Unplaceable, absence
 from baton_router.core.placement.placement import Placement, place, place_decoder
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
@@ -47,7 +48,7 @@ class Assignment:
         self.decisions: list[Decision] = []
         """Decisions in order; of several in a row that found no place, only the last."""
         self._refused_by: frozenset[str] = frozenset()
-        self._reservations: list[LoadReservation] = []
+        self._reservations: list[ReservedLoad] = []
         self._hashed_for: ModelIdentity | None = None
         self._hashes: list[bytes] = []
 
@@ -180,13 +181,12 @@ class Assignment:
             self._reserve(LoadReservation(placement.decode, num_blocks=num_blocks))
 
     def _reserve(self, reservation: LoadReservation) -> None:
-        self._fleet.reserve(reservation)
-        self._reservations.append(reservation)
+        self._reservations.append(self._fleet.reserve(reservation))
 
     def _release(self, is_over: Callable[[LoadReservation], bool]) -> None:
-        for reservation in [reservation for reservation in self._reservations if is_over(reservation)]:
-            self._reservations.remove(reservation)
-            self._fleet.release(reservation)
+        for reserved in [one for one in self._reservations if is_over(one.reservation)]:
+            self._reservations.remove(reserved)
+            reserved.release()
 
 
 def _config_for(spec: RequestSpec, config: PlacementConfig) -> PlacementConfig:

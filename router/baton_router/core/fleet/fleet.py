@@ -19,7 +19,7 @@ from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_core.weight_update import WeightVersion
-from baton_router.core.fleet.member import Member
+from baton_router.core.fleet.member import Member, ReservedLoad
 from baton_router.core.fleet.prefix_index import NUM_SHARDS, PrefixIndex
 from baton_router.core.placement.placement_snapshot import (
     EXPECTED_OUTPUT_TOKENS,
@@ -294,15 +294,11 @@ class Fleet:
         """Remove some entries of workers that are gone; called often, each time for a small part."""
         self._index.sweep(SWEEP_ENTRIES)
 
-    def reserve(self, reservation: LoadReservation) -> None:
-        """Count load that this router places at a worker."""
-        if (member := self._members.get(reservation.worker_id)) is not None:
-            member.add_load(reservation, 1)
-
-    def release(self, reservation: LoadReservation) -> None:
-        """Take a reservation back."""
-        if (member := self._members.get(reservation.worker_id)) is not None:
-            member.add_load(reservation, -1)
+    def reserve(self, reservation: LoadReservation) -> ReservedLoad:
+        """Count load that this router places at a member, until it is released."""
+        member = self._members[reservation.worker_id]
+        member.add_load(reservation, 1)
+        return ReservedLoad(member, reservation)
 
     def reservations(self) -> tuple[LoadReservation, ...]:
         """Return the load that this router has reserved, by worker; workers without any are left out."""

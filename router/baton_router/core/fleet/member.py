@@ -163,3 +163,14 @@ class Member:
             weights=info.identity.weights,
             data_parallel_rank=info.data_parallel_rank,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReservedLoad:
+    """Load reserved at a member. A worker that comes again under its name is another member, without it."""
+
+    member: Member
+    reservation: LoadReservation
+
+    def release(self) -> None:
+        self.member.add_load(self.reservation, -1)
