@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
-from baton_core.sessions.worker_info import WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import Role, WorkerLoad, WorkerRates
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.token_queue import TokenQueue
 from baton_router.core.placement.placement_snapshot import WorkerView
@@ -64,6 +64,27 @@ def test_what_other_routers_gave_counts_until_they_say_otherwise() -> None:
     assert seen(fleet, "v").num_sequences == 5
     fleet.join(make_worker_info("new"))
     assert seen(fleet, "new").num_queued_tokens == 0
+
+
+def test_sequences_that_a_worker_reports_beyond_the_reservations_count_too() -> None:
+    fleet = make_fleet("w")
+    one, two = (fleet.reserve(LoadReservation("w", num_sequences=number)) for number in (1, 2))
+    fleet.report(0.0, "w", WorkerLoad(num_running=16, num_waiting=60))
+    assert seen(fleet).num_sequences == 76
+    one.release()
+    fleet.set_peer_load("east", [LoadReservation("w", num_sequences=5)])
+    assert seen(fleet).num_sequences == 80
+    fleet.report(0.5, "w", WorkerLoad(num_running=1))
+    assert seen(fleet).num_sequences == 7, "the report came before what is on its way to the worker"
+    two.release()
+    fleet.set_peer_load("east", [])
+    assert seen(fleet).num_sequences == 0
+
+
+def test_prompts_of_a_worker_that_only_computes_prompts_are_no_sequences() -> None:
+    fleet = make_fleet("w", role=Role.PREFILL)
+    fleet.report(0.0, "w", WorkerLoad(num_running=3, num_waiting=4))
+    assert seen(fleet).num_sequences == 0
 
 
 def test_a_worker_that_joins_later_has_what_others_gave_it_before() -> None:

@@ -40,6 +40,8 @@ class Member:
     """The times at which it learned its rates."""
     max_model_len: int = field(init=False)
     """Longest sequence that it holds, in tokens: the reported value, or less if its pool is smaller."""
+    _num_sequences_since: int = 0
+    """Sequences that routers have reserved since the last report, less those that they have released."""
     _speed: WorkerSpeed = PRIOR_SPEED
     _num_reservable: int = 0
     _last_view: WorkerView | None = None
@@ -57,12 +59,19 @@ class Member:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences reserved by all routers."""
-        return self.num_reserved_sequences + self.peer_load.num_sequences
+        """Sequences that it has: those that routers have reserved, or more where it has reported more.
+
+        A worker that only computes prompts has none: its queue counts these.
+        """
+        num_reserved = self.num_reserved_sequences + self.peer_load.num_sequences
+        load = self.load
+        num_reported = load.num_running + load.num_waiting if self.role.can_decode else 0
+        return max(num_reserved, num_reported + self._num_sequences_since)
 
     def report(self, now: float, load: WorkerLoad) -> None:
         self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
         self.set_load(load)
+        self._num_sequences_since = 0
         self.queue.report(load.num_queued_tokens)
 
     def set_load(self, load: WorkerLoad) -> None:
@@ -89,6 +98,7 @@ class Member:
         self.num_reserved_tokens += sign * reservation.num_tokens
         self.num_reserved_sequences += sign * reservation.num_sequences
         self.num_reserved_blocks += sign * reservation.num_blocks
+        self._num_sequences_since += sign * reservation.num_sequences
         self.queue.change(sign * reservation.num_tokens)
         self._last_view = None
 
@@ -96,6 +106,7 @@ class Member:
         """Replace the load of the other routers."""
         before, self.peer_load = self.peer_load, total(self.info.worker_id, reservations)
         self.queue.change(self.peer_load.num_tokens - before.num_tokens)
+        self._num_sequences_since += self.peer_load.num_sequences - before.num_sequences
         self._last_view = None
 
     @property
