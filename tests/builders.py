@@ -53,7 +53,7 @@ def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
 def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
     """A request of `prompt` tokens for the weights of `make_identity`; other fields of it and of
     `SamplingParams` may be given."""
-    names = ("cache_salt", "priority", "thinking", "traceparent", "resumed", "weights")
+    names = ("adapter", "cache_salt", "priority", "thinking", "traceparent", "resumed", "weights")
     own = {"weights": WEIGHTS} | {name: changes.pop(name) for name in names if name in changes}
     if "bad_word_ids" in changes:
         own["bad_words"] = changes.pop("bad_word_ids")

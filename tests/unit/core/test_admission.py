@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.sessions.worker_info import WorkerRates
@@ -161,6 +162,15 @@ def test_prompts_that_a_worker_could_not_begin_soon_wait_at_the_router() -> None
     assert client.submit("c", prompt=8, first=200) == []
     assert client.core.fleet.reservations()[0].num_sequences == 2
     assert names(client.says("m", first_token("a"), now=0.8)) == ["c"]
+
+
+def test_only_prompts_of_others_keep_a_request_from_a_worker() -> None:
+    client = make_client("m", max_num_seqs=4, dispatch_limit=DispatchLimit(queue_s=1.0))
+    client.heartbeat("m", rates=RATES, adapter_load_s=5.0)
+    assert names(client.submit("many", prompt=8, n=16, max_tokens=200)) == ["many"]
+    client.feed(ClientGone(request_id="many"))
+    adapter = Adapter(name="a", digest="ff" * 32, path="/a")
+    assert names(client.submit("adapted", prompt=8, adapter=adapter)) == ["adapted"]
 
 
 # --- deadlines ---

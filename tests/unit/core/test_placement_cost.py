@@ -77,6 +77,13 @@ def test_a_worker_whose_places_are_taken_lets_wait() -> None:
     assert local(view("m", **places), num_output_tokens=8).queue_s == pytest.approx(2 / 4 * 8 * 0.01)
     gap_s = split(view("p"), view("d", **places), num_output_tokens=8).gap_s
     assert gap_s == pytest.approx(split(view("p"), view("d")).gap_s + 2 / 4 * 8 * 0.01)
+    assert pair(view("m1", num_sequences=2, max_num_seqs=2), view("m2", num_sequences=2)) == ("m2", "m2")
+
+
+def test_sequences_of_the_request_itself_are_not_waited_for() -> None:
+    assert local(view("m", max_num_seqs=4), num_sequences=16).queue_s == 0.0
+    some = local(view("m", max_num_seqs=4, num_sequences=1), num_sequences=16, num_output_tokens=8)
+    assert some.queue_s == pytest.approx(1 / 4 * 8 * 0.01), "those that run now"
 
 
 def test_prefill_hides_a_transfer_but_for_the_last_chunk() -> None:
@@ -130,7 +137,6 @@ def test_each_step_of_priority_halves_or_doubles_what_others_weigh() -> None:
         {"decode_step_s": 0.02},
         {"num_sequences": 1},
         {"num_free_blocks": 99},
-        {"num_sequences": 0, "max_num_seqs": 0.5},
     ],
 )
 def test_what_is_worse_at_one_worker_sends_the_request_to_the_other(worse: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ class DispatchLimit:
     sequences_per_seat: float = math.inf
     """Maximum sequences at a worker, for each that it can run at once."""
     queue_s: float = math.inf
-    """Maximum predicted time until a worker begins a prompt."""
+    """Maximum predicted time of the prompts that a worker has to compute before another one."""
 
 
 class AdmissionGate:
@@ -65,7 +65,12 @@ class AdmissionGate:
         slow = self._slow_workers()
         if isinstance(slow, Refusal):
             return slow
-        saturated = self._fleet.saturated(self._dispatch_limit.sequences_per_seat)
+        limit, queues_s = self._dispatch_limit, self._queues_s()
+        saturated = [
+            worker_id
+            for worker_id, member in self._fleet.members.items()
+            if member.num_sequences >= limit.sequences_per_seat * member.info.max_num_seqs
+        ]
         assignment.avoided = dict.fromkeys(saturated, "has all it can run, and some more") | slow
         outcome = assignment.choose(now)
         if not isinstance(outcome, Placement):
@@ -75,8 +80,8 @@ class AdmissionGate:
         if (refusal := self.check_ttft(now, cost.ttft_s)) is not None:
             assignment.withdraw(refusal.message)
             return refusal
-        if cost.queue_s > self._dispatch_limit.queue_s:
-            reason = f"worker {outcome.prefill} has prompts for {cost.queue_s:.3g} s"
+        if (queue_s := queues_s.get(outcome.prefill, 0.0)) > limit.queue_s:
+            reason = f"worker {outcome.prefill} has prompts for {queue_s:.3g} s"
             assignment.withdraw(reason)
             return Unplaceable(reason=reason, is_permanent=False, may_pass=True)
         return outcome
@@ -103,12 +108,23 @@ class AdmissionGate:
             AdmissionOutcome.QUEUE_TIMEOUT, f"waited {waited_s:.1f} s for a worker: {why}", None
         )
 
+    @property
+    def _is_measured(self) -> bool:
+        """True if a worker has measured how fast it computes prompts."""
+        return any(member.load.rates.prefill_tokens_per_s for member in self._fleet.members.values())
+
     def _cost(self, assignment: Assignment) -> Cost:
         """Return the predicted cost of the placement; zero where no worker has measured its speed."""
         chosen = assignment.decisions[-1].chosen
         assert chosen is not None, "the request was placed"
-        is_measured = any(load.rates.prefill_tokens_per_s for _, load in self._fleet.workers())
-        return chosen.cost if is_measured else Cost()
+        return chosen.cost if self._is_measured else Cost()
+
+    def _queues_s(self) -> dict[str, float]:
+        """Return the times of the prompts that each worker has, where they are limited and were measured."""
+        if self._dispatch_limit.queue_s == math.inf or not self._is_measured:
+            return {}
+        self._fleet.rates()
+        return {worker_id: member.queue_s for worker_id, member in self._fleet.members.items()}
 
     def _slow_workers(self) -> dict[str, str] | Refusal:
         """Return workers with steps too slow for the request, with reasons; a refusal if no others decode."""

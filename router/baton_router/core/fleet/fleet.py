@@ -140,6 +140,11 @@ class Fleet:
     def has_no_reservations(self) -> bool:
         return not self.reservations()
 
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The workers by name."""
+        return self._members
+
     def workers(self) -> list[tuple[WorkerInfo, WorkerLoad]]:
         return [(member.info, member.load) for member in self._members.values()]
 
@@ -150,14 +155,6 @@ class Fleet:
     def why_absent(self, now: float) -> str:
         """Return how many workers are registered and what the others do; empty where none is absent."""
         return self.processes.explain(now, self._members.keys())
-
-    def saturated(self, sequences_per_seat: float) -> frozenset[str]:
-        """Return the workers that have reached their dispatch limit of sequences per seat."""
-        return frozenset(
-            worker_id
-            for worker_id, member in self._members.items()
-            if member.num_sequences >= sequences_per_seat * member.info.max_num_seqs
-        )
 
     def serve(self, model: ServedModel) -> None:
         """Accept only workers of this model from now on."""

@@ -68,6 +68,11 @@ class Member:
         num_reported = load.num_running + load.num_waiting if self.role.can_decode else 0
         return max(num_reserved, num_reported + self._num_sequences_since)
 
+    @property
+    def queue_s(self) -> float:
+        """Time of the prompt tokens ahead of a new request, at the speed that placement assumes."""
+        return self.queue.num_tokens / self._speed.prefill_tokens_per_s
+
     def report(self, now: float, load: WorkerLoad) -> None:
         self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
         self.set_load(load)

@@ -98,7 +98,8 @@ class CostModel:
             if view.adapter_s > queue_s:  # it is loaded beside what is queued
                 queue_s = view.adapter_s
             prefill_s = compute_s + num_steps * prefill_step_s
-            num_over = num_running + num_new - view.max_num_seqs
+            num_seats = view.max_num_seqs
+            num_over = num_running + (num_new if num_new < num_seats else num_seats) - num_seats
             seat_s = self._seat_s(view, num_over) if num_over > 0 else 0.0
             affinity = 1.0 + AFFINITY * (1.0 - preferred(name)) if preferred else 1.0
             gap_s = step_s if num_decoded_tokens else 0.0
