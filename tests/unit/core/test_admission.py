@@ -190,6 +190,16 @@ def test_what_cannot_have_its_first_token_in_time_is_refused_at_once() -> None:
     }
 
 
+def test_a_worker_in_time_takes_what_the_best_one_would_begin_too_late() -> None:
+    client = make_client("m", "n", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES, num_queued_tokens=8)
+    client.heartbeat("n", rates=RATES, num_running=6)
+    ((worker_id, _),) = client.submit("a", prompt=2, context=of(ttft_s=3.0))
+    assert worker_id == "m", "it stalls nobody"
+    ((worker_id, _),) = client.submit("b", prompt=2, first=50, context=of(ttft_s=0.9))
+    assert worker_id == "n"
+
+
 def test_the_time_before_the_router_heard_of_it_counts() -> None:
     client = make_client("m", max_num_seqs=8)
     client.heartbeat("m", rates=RATES)

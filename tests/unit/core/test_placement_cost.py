@@ -24,6 +24,7 @@ from baton_router.core.placement.placement_snapshot import (
     speed_of,
     typical_rates,
 )
+from baton_router.core.placement.routing_policies import RoutingPolicy
 from tests.unit.core.placing import BLOCK_BYTES, ask, choose, pair, view
 
 SLOW = {"prefill_tokens_per_s": 500.0}
@@ -201,6 +202,24 @@ def test_equal_costs_go_to_pure_roles_and_then_by_name() -> None:
     options: dict[str, Any] = {"split": SplitMode.ALWAYS}
     assert pair("m", "p", "d", **options) == ("p", "d")
     assert pair("p2", "p1", "d2", "d1", **options) == ("p1", "d1")
+
+
+@pytest.mark.parametrize("policy", [RoutingPolicy.COST, RoutingPolicy.ROUND_ROBIN])
+def test_a_worker_that_is_late_gives_way_to_one_that_is_well_in_time(policy: RoutingPolicy) -> None:
+    queue, crowd = view("m1", num_queued_tokens=1500), view("m2", num_sequences=5)
+    options: dict[str, Any] = {"policy": policy, "split": SplitMode.NEVER}
+    assert pair(queue, crowd, max_ttft_s=2.6, **options) == ("m1", "m1")
+    assert pair(queue, crowd, max_ttft_s=2.4, **options) == ("m2", "m2")
+    assert pair(queue, crowd, max_ttft_s=1.9, **options) == ("m1", "m1"), "neither is well in time"
+    decision = choose(queue, crowd, max_ttft_s=2.4, **options)[1]
+    assert decision.left_out == (("m1", "gives a first token after 2.5 s; 1.2 s are well in time"),)
+
+
+def test_of_a_pair_the_prefill_worker_is_to_be_in_time() -> None:
+    workers = (view("p", num_queued_tokens=3000), view("d", num_sequences=5))
+    assert pair(*workers) == ("p", "d")
+    assert pair(*workers, max_ttft_s=2.0) == ("d", "d")
+    assert pair(*workers, view("m", num_sequences=9), max_ttft_s=2.0, split=SplitMode.ALWAYS) == ("m", "d")
 
 
 # --- about as good ---

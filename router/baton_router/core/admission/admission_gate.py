@@ -72,7 +72,7 @@ class AdmissionGate:
             if member.num_sequences >= limit.sequences_per_seat * member.info.max_num_seqs
         ]
         assignment.avoided = dict.fromkeys(saturated, "has all it can run, and some more") | slow
-        outcome = assignment.choose(now)
+        outcome = assignment.choose(now, self._max_ttft_s(now))
         if not isinstance(outcome, Placement):
             return outcome
         cost = self._cost(assignment)
@@ -112,6 +112,13 @@ class AdmissionGate:
     def _is_measured(self) -> bool:
         """True if a worker has measured how fast it computes prompts."""
         return any(member.load.rates.prefill_tokens_per_s for member in self._fleet.members.values())
+
+    def _max_ttft_s(self, now: float) -> float:
+        """Return the time that is left until the first token; unlimited where no worker can predict it."""
+        limit_s = self._slo.ttft_s
+        if limit_s is None or not self._is_measured:
+            return math.inf
+        return self._arrived_s + limit_s - now
 
     def _cost(self, assignment: Assignment) -> Cost:
         """Return the predicted cost of the placement; zero where no worker has measured its speed."""

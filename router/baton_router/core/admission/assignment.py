@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -76,9 +77,14 @@ class Assignment:
         self.weights, self._hashed_for = weights, None
         self._spec = replace(self._spec, weights=weights)
 
-    def choose(self, now: float) -> Placement | Unplaceable:
-        """Place the request and reserve load at its workers."""
+    def choose(self, now: float, max_ttft_s: float = math.inf) -> Placement | Unplaceable:
+        """Place the request and reserve load at its workers.
+
+        Args:
+            max_ttft_s: time that is left until the first token. Where no worker is so fast the best is taken.
+        """
         request, views = self._snapshot(now)
+        request = replace(request, max_ttft_s=max_ttft_s)
         outcome, decision = place(request, views, self._config, self._excluded)
         self._remember(decision)
         if isinstance(outcome, Unplaceable) and outcome.is_permanent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,6 +88,8 @@ class PlacementRequest:
     """Expected of each sequence."""
     num_needed_tokens: int = 0
     """Tokens that a worker must be able to hold in one sequence: what there is, and some output."""
+    max_ttft_s: float = math.inf
+    """Time that is left until the first token."""
     weights: str = ""
     """Hash of the weights that all of its tokens come from; empty where any will do."""
     priority: int = 0
