@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -255,6 +256,48 @@ def test_workers_that_are_too_slow_for_a_request_are_left_out() -> None:
     client.submit("b", context=of(tpot_s=0.005))
     assert refusal(client).message == "slo_tpot_s is 0.005; the fastest worker needs 0.01 s a token"
     assert client.core.admission.num_by_outcome[AdmissionOutcome.SLO_TPOT] == 1
+
+
+# --- rates that may be wrong ---
+
+
+def test_an_idle_worker_is_tried_with_one_request_although_its_last_steps_were_too_slow() -> None:
+    client = make_client("m", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    client.submit("early", now=5.0, context=of(tpot_s=0.02))
+    assert refusal(client).message == "slo_tpot_s is 0.02; the fastest worker needs 0.05 s a token"
+    assert names(client.submit("a", now=5.1, context=of(tpot_s=0.02))) == ["a"]
+    assert client.submit("b", now=5.1, context=of(tpot_s=0.02)) == [], "one request is enough"
+    finish(client, "a", now=6.0)
+    client.heartbeat("m", now=6.0, rates=replace(RATES, num_decode_steps=1))
+    assert client.submit("c", now=11.0, context=of(tpot_s=0.02)) == [], "its steps are as slow as before"
+    client.heartbeat("m", now=11.0, rates=replace(RATES, num_decode_steps=1), num_running=1)
+    assert client.submit("d", now=20.0, context=of(tpot_s=0.02)) == [], "it is not idle"
+
+
+def test_an_idle_worker_is_tried_with_a_prompt_that_would_be_late_once_in_ten_times_as_long() -> None:
+    client = make_client("m", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    for now in (5.1, 8.4):
+        assert client.submit(f"early{now}", now=now, prompt=8, context=of(ttft_s=0.5)) == []
+    assert names(client.submit("a", now=8.6, prompt=8, context=of(ttft_s=0.5))) == ["a"]
+    assert client.submit("b", now=8.6, prompt=8, first=100, context=of(ttft_s=0.5)) == [], "it is not idle"
+    finish(client, "a", now=9.0)
+    assert client.submit("c", now=15.0, prompt=8, context=of(ttft_s=0.5)) == [], "one like it was measured"
+    assert client.submit("d", now=90.0, prompt=100, context=of(ttft_s=0.5)) == [], "it would take 10 s"
+    late = RequestContext(slo=Slo(ttft_s=0.5), arrived_s=89.4)
+    assert client.submit("e", now=90.0, prompt=8, context=late) == [], "it is late already"
+
+
+def test_short_prompts_say_little_of_long_ones() -> None:
+    client = make_client("m", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    for number in range(5, 17):
+        name, now = f"short{number}", float(number)
+        assert names(client.submit(name, now=now, prompt=2, context=of(ttft_s=0.5))) == [name]
+        finish(client, name, now=now)
+        client.heartbeat("m", now=now, rates=replace(RATES, num_prefill_steps=number))
+    assert names(client.submit("long", now=17.0, prompt=16, first=50, context=of(ttft_s=0.5))) == ["long"]
 
 
 # --- rates ---

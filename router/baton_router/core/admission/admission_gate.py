@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
+from typing import Final
 
-from baton_core.requests.request_context import RequestContext
+from baton_core.requests.request_context import RequestContext, Slo
 from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
 from baton_router.core.admission.assignment import Assignment
 from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.fleet.member import Member
 from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
 from baton_router.core.placement.placement_record import Cost
+
+NO_SLO: Final = Slo()
+STALE_S: Final = 5.0
+"""An idle worker that has measured nothing for longer is given one request that its rates speak against."""
+TRIAL_RATIO: Final = 10.0
+"""An idle worker is given a prompt that would be late if it has had none of the kind for so many times
+as long as the first token would take: such prompts take a tenth of its time at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +72,15 @@ class AdmissionGate:
 
     def choose(self, now: float, assignment: Assignment) -> Placement | Unplaceable | Refusal:
         """Place the request, if it may be placed now."""
-        slow = self._slow_workers()
+        members = self._fleet.members
+        idle = {name for name, one in members.items() if one.is_idle} if self._slo != NO_SLO else set()
+        slow = self._slow_workers(now, idle)
         if isinstance(slow, Refusal):
             return slow
         limit, queues_s = self._dispatch_limit, self._queues_s()
         saturated = [
             worker_id
-            for worker_id, member in self._fleet.members.items()
+            for worker_id, member in members.items()
             if member.num_sequences >= limit.sequences_per_seat * member.info.max_num_seqs
         ]
         assignment.avoided = dict.fromkeys(saturated, "has all it can run, and some more") | slow
@@ -77,13 +89,16 @@ class AdmissionGate:
             return outcome
         cost = self._cost(assignment)
         self._prefill_s = cost.prefill_s
-        if (refusal := self.check_ttft(now, cost.ttft_s)) is not None:
+        member, num_tokens = members[outcome.prefill], assignment.num_reserved_tokens
+        is_trial = outcome.prefill in idle and self._may_try(now, member, num_tokens, cost)
+        if not is_trial and (refusal := self.check_ttft(now, cost.ttft_s)) is not None:
             assignment.withdraw(refusal.message)
             return refusal
         if (queue_s := queues_s.get(outcome.prefill, 0.0)) > limit.queue_s:
             reason = f"worker {outcome.prefill} has prompts for {queue_s:.3g} s"
             assignment.withdraw(reason)
             return Unplaceable(reason=reason, is_permanent=False, may_pass=True)
+        member.give_prompt(now, num_tokens)
         return outcome
 
     def check_ttft(self, now: float, remaining_s: float) -> Refusal | None:
@@ -133,8 +148,16 @@ class AdmissionGate:
         self._fleet.rates()
         return {worker_id: member.queue_s for worker_id, member in self._fleet.members.items()}
 
-    def _slow_workers(self) -> dict[str, str] | Refusal:
-        """Return workers with steps too slow for the request, with reasons; a refusal if no others decode."""
+    def _may_try(self, now: float, member: Member, num_tokens: int, cost: Cost) -> bool:
+        """Return True if an idle worker is given a prompt that would be late, to measure it."""
+        untried_s = now - member.last_given_s(num_tokens)
+        return self._max_ttft_s(now) > 0 and untried_s > max(STALE_S, TRIAL_RATIO * cost.ttft_s)
+
+    def _slow_workers(self, now: float, idle: Set[str]) -> dict[str, str] | Refusal:
+        """Return workers with steps too slow for the request, with reasons; a refusal if no others decode.
+
+        Where all are too slow, idle ones that have measured no step lately are tried.
+        """
         limit_s = self._slo.tpot_s
         if limit_s is None:
             return {}
@@ -151,6 +174,10 @@ class AdmissionGate:
         }
         if not steps or len(slow) < len(steps):
             return slow
+        members = self._fleet.members
+        tried = {name for name in slow.keys() & idle if now - members[name].learned_at.decode_s > STALE_S}
+        if tried:
+            return {name: why for name, why in slow.items() if name not in tried}
         text = f"slo_tpot_s is {limit_s:g}; the fastest worker needs {min(steps.values()):.3g} s a token"
         return self._refuse(AdmissionOutcome.SLO_TPOT, text)
 

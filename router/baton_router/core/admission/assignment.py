@@ -59,6 +59,11 @@ class Assignment:
         assert self.placement is not None, "the request was placed"
         return self.placement
 
+    @property
+    def num_reserved_tokens(self) -> int:
+        """Prompt tokens that are reserved for it."""
+        return sum(one.reservation.num_tokens for one in self._reservations)
+
     def resume(self, spec: RequestSpec) -> None:
         """Place the request from here on with the tokens that it has generated."""
         self._spec, self._hashed_for = replace(spec, weights=self.weights), None

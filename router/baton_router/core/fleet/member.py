@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,7 @@ from baton_core.model.model_identity import with_weights
 from baton_core.sessions.control_messages import ENGINE_MEMORY, EnginePart
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.token_queue import TokenQueue
+from baton_router.core.placement.placement_cost import CHUNK_TOKENS
 from baton_router.core.placement.placement_snapshot import (
     PRIOR_ADAPTER_S,
     PRIOR_SPEED,
@@ -42,6 +44,8 @@ class Member:
     """Longest sequence that it holds, in tokens: the reported value, or less if its pool is smaller."""
     _num_sequences_since: int = 0
     """Sequences that routers have reserved since the last report, less those that they have released."""
+    _given_s: dict[int, float] = field(default_factory=dict)
+    """Times at which it was last given a prompt, by the binary digits of the tokens in its longest step."""
     _speed: WorkerSpeed = PRIOR_SPEED
     _num_reservable: int = 0
     _last_view: WorkerView | None = None
@@ -69,6 +73,11 @@ class Member:
         return max(num_reserved, num_reported + self._num_sequences_since)
 
     @property
+    def is_idle(self) -> bool:
+        """True if it has nothing to do, by the reservations and by its last report."""
+        return not (self.num_sequences or self.queue.num_tokens or self.load.num_running)
+
+    @property
     def queue_s(self) -> float:
         """Time of the prompt tokens ahead of a new request, at the speed that placement assumes."""
         return self.queue.num_tokens / self._speed.prefill_tokens_per_s
@@ -77,6 +86,7 @@ class Member:
         self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
         self.set_load(load)
         self._num_sequences_since = 0
+        self._given_s.setdefault(_size(CHUNK_TOKENS), now)
         self.queue.report(load.num_queued_tokens)
 
     def set_load(self, load: WorkerLoad) -> None:
@@ -127,6 +137,18 @@ class Member:
         if not num_reserved and not (num_tokens and self.role.can_prefill):
             return num_available
         return min(num_available, self.info.num_blocks // 2 - num_reserved)
+
+    def give_prompt(self, now: float, num_tokens: int) -> None:
+        """Note that it is given a prompt of which it computes so many tokens."""
+        self._given_s[_size(num_tokens)] = now
+
+    def last_given_s(self, num_tokens: int) -> float:
+        """Return when it was last given a prompt of about a quarter of these tokens or more.
+
+        Steps of `CHUNK_TOKENS` are the longest ones. The first report counts as such a prompt.
+        """
+        least = _size(num_tokens) - 2
+        return max((at_s for size, at_s in self._given_s.items() if size >= least), default=-math.inf)
 
     def set_speed(self, speed: WorkerSpeed) -> None:
         """Set the speed that placement assumes."""
@@ -190,3 +212,7 @@ class ReservedLoad:
 
     def release(self) -> None:
         self.member.add_load(self.reservation, -1)
+
+
+def _size(num_tokens: int) -> int:
+    return min(num_tokens, CHUNK_TOKENS).bit_length()
