@@ -80,6 +80,8 @@ class LoadRun:
     """Seconds from then to the end of the last answer."""
     cpu_share: float
     """The share of a core that the load generator took meanwhile."""
+    is_whole: bool = True
+    """False if it was cut off: only the answers that had ended are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

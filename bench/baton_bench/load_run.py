@@ -29,35 +29,50 @@ OnEnd = Callable[[Answer], None]
 
 
 async def run_load(
-    target: Target, requests: Sequence[BenchRequest], times_s: Sequence[float], limits: Limits, on_end: OnEnd
+    target: Target,
+    requests: Sequence[BenchRequest],
+    times_s: Sequence[float],
+    limits: Limits,
+    on_end: OnEnd,
+    *,
+    keeps_part: bool = False,
 ) -> LoadRun:
     """Send each request at its time, in seconds from the start.
 
-    At most `max_concurrency` are open at a time, so what waits here is the rest of `requests` alone.
+    At most `max_concurrency` are open at a time, so what waits here is the rest of `requests` alone. With
+    `keeps_part`, a cancellation ends the run early, and the answers that have ended are returned.
     """
     loop = asyncio.get_running_loop()
     slots = asyncio.Semaphore(limits.max_concurrency)
     answers: list[Answer] = []
     start_s, cpu_s = loop.time() + LEAD_S, time.process_time()
     held_until_s = start_s
-    async with asyncio.TaskGroup() as tasks:
-        for request, at_s in zip(requests, times_s, strict=True):
-            due_s = start_s + at_s
-            if due_s > loop.time():
-                await asyncio.sleep(due_s - loop.time())
-            is_full = slots.locked()
-            await slots.acquire()
-            held_until_s = loop.time() if is_full else held_until_s
-            allowed_s = max(due_s, held_until_s)
-            answer = Answer(request=request, due_s=due_s, allowed_s=allowed_s, sent_s=allowed_s)
-            answers.append(answer)
-            tasks.create_task(_send(target, answer, limits.request_timeout_s, slots, on_end))
+    is_whole = True
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for request, at_s in zip(requests, times_s, strict=True):
+                due_s = start_s + at_s
+                if due_s > loop.time():
+                    await asyncio.sleep(due_s - loop.time())
+                is_full = slots.locked()
+                await slots.acquire()
+                held_until_s = loop.time() if is_full else held_until_s
+                allowed_s = max(due_s, held_until_s)
+                answer = Answer(request=request, due_s=due_s, allowed_s=allowed_s, sent_s=allowed_s)
+                answers.append(answer)
+                tasks.create_task(_send(target, answer, limits.request_timeout_s, slots, on_end))
+    except asyncio.CancelledError:
+        if not keeps_part:
+            raise
+        is_whole = False
+        answers = [answer for answer in answers if answer.ended_s]
     duration_s = loop.time() - start_s
     return LoadRun(
         answers=answers,
         start_s=start_s,
         duration_s=duration_s,
         cpu_share=(time.process_time() - cpu_s) / (duration_s + LEAD_S),
+        is_whole=is_whole,
     )
 
 
@@ -74,6 +89,6 @@ async def _send(
     except (OSError, ValueError) as error:
         answer.error = str(error) or type(error).__name__
     finally:
-        answer.ended_s = loop.time()
         slots.release()
+    answer.ended_s = loop.time()
     on_end(answer)

@@ -102,7 +102,7 @@ class Measured:
 
 
 async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
-    """Measure once.
+    """Measure once. A cancellation of the load leaves what has been measured by then.
 
     Raises:
         InvalidConfigError: the dataset cannot be sampled, or not be sent to this server.
@@ -125,7 +125,8 @@ async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
             await _wait_until_served(target, before[0], plan)
         if plan.num_warmups:
             await _warm_up(target, before[: plan.num_warmups], plan.limits)
-        run = await run_load(target, requests, _times(plan, len(requests)), plan.limits, on_end)
+        times_s = _times(plan, len(requests))
+        run = await run_load(target, requests, times_s, plan.limits, on_end, keeps_part=True)
     finally:
         await target.close()
     return Measured(run=run, model=plan.defaults.model or plan.model, tokenizer=tokenizer)

@@ -60,12 +60,15 @@ def bench_sweep(args: argparse.Namespace) -> int:
     plan, reporter = read_plan(args), _Reporter(args)
     rows: list[tuple[str, Figures]] = []
     model = ""
-    for number, point in enumerate(sweep_points(rates, args.max_concurrencies)):
-        sys.stdout.write(f"{point}\n")
-        measured, figures = reporter.measure(plan_of(plan, point, number, args.burstiness), point)
-        model = measured.model
-        rows.append((str(point), figures))
-    sys.stdout.write(f"{sweep_table(rows)}\n")
+    try:
+        for number, point in enumerate(sweep_points(rates, args.max_concurrencies)):
+            sys.stdout.write(f"{point}\n")
+            measured, figures = reporter.measure(plan_of(plan, point, number, args.burstiness), point)
+            model = measured.model
+            rows.append((str(point), figures))
+    finally:
+        if rows:
+            sys.stdout.write(f"{sweep_table(rows)}\n")
     if args.plot:
         with writing(Path(args.plot), "--plot"):
             plot_sweep(Path(args.plot), rows, _title(args, model, "at each point"), reporter.goodput)
@@ -95,6 +98,12 @@ class _Reporter:
             sys.stderr.write(f"baton bench: without --save-result, {', '.join(unused)} write nothing\n")
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
+        """Measure once; a run that is cut off is printed and not written.
+
+        Raises:
+            BatonError: the server does not answer, or the plan does not suit it.
+            KeyboardInterrupt: the run was cut off.
+        """
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:
             measured = asyncio.run(measure_server(plan, progress.add))
         figures = measure(measured.run, sorted({*self._percents, *MARKED_PERCENTS}), self.goodput)
@@ -108,6 +117,10 @@ class _Reporter:
             sys.stdout.write(table(figures, shown, settings))
         for warning in (*warnings(figures, is_paced=is_paced(plan)), *failures(figures)):
             sys.stderr.write(f"baton bench: {warning}\n")
+        if not measured.run.is_whole:
+            count = f"{len(measured.run.answers)} of up to {plan.num_prompts}"
+            sys.stderr.write(f"baton bench: interrupted: these are the figures of {count} requests\n")
+            raise KeyboardInterrupt
         if self._saves:
             self._save(plan, point, measured, figures)
         return measured, figures

@@ -88,3 +88,28 @@ def test_a_refusal_is_told() -> None:
     load, server = run(refuse, [0.0, 0.0], max_concurrency=1)
     assert [answer.error for answer in load.answers] == ["HTTP 429: come again"] * 2
     assert server.num_connections == 1
+
+
+def test_a_load_that_is_cut_off_leaves_the_answers_that_have_ended() -> None:
+    async def main() -> LoadRun:
+        is_third_sent = asyncio.Event()
+
+        async def hang_at_the_third(number: int, writer: asyncio.StreamWriter) -> None:
+            if number == 2:
+                is_third_sent.set()
+            else:
+                writer.write(sized(EVENTS))
+
+        async with serving(hang_at_the_third) as (_, client):
+            target = OpenAiTarget(client, Backend.OPENAI, "", RequestDefaults())
+            limits = Limits(max_concurrency=1, request_timeout_s=30.0)
+            load = asyncio.create_task(
+                run_load(target, [REQUEST] * 5, [0.0] * 5, limits, lambda _: None, keeps_part=True)
+            )
+            await is_third_sent.wait()
+            load.cancel()
+            return await load
+
+    load = asyncio.run(main())
+    assert not load.is_whole
+    assert [(bool(answer.texts), answer.error) for answer in load.answers] == [(True, "")] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,23 @@ def test_flags_of_files_that_are_not_written_are_named(capsys: pytest.CaptureFix
     assert (
         "without --save-result, --save-detailed, --result-filename write nothing\n" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--num-prompts", "9"], ["sweep", "--request-rates", "50", "60", "--num-prompts", "9"]],
+)
+def test_an_interrupted_run_prints_the_figures_so_far_and_writes_none(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measure_server(*_: object) -> Measured:
+        run = replace(make_run(make_answer(), make_answer()), is_whole=False)
+        return Measured(run=run, model="m", tokenizer="")
+
+    monkeypatch.setattr(bench, "measure_server", measure_server)
+    flags = ["--disable-tqdm", "--save-result", "--result-dir", str(tmp_path)]
+    assert main(["bench", *command, *flags]) == 130
+    told = capsys.readouterr()
+    assert "Successful requests:                     2" in told.out
+    assert "interrupted: these are the figures of 2 of up to 9 requests" in told.err
+    assert not list(tmp_path.iterdir())
