@@ -88,7 +88,7 @@ class ServePlan:
     limits: Limits
     seed: int
     ready_timeout_s: float
-    """Seconds within which the server has to answer a first request; 0: it has to at once."""
+    """Seconds within which the server has to list its models and answer a request; 0: it has to at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,10 @@ async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
         InvalidModelError: there is no such tokenizer.
         RequestError: UNAVAILABLE, the server does not answer; or the first warm-up request's error.
     """
+    loop = asyncio.get_running_loop()
+    asked_s = loop.time()
     plan, root = await _with_model(plan)
+    ready_rest_s = plan.ready_timeout_s - (loop.time() - asked_s)
     named = (plan.tokens.folders.get(name, name) for name in (plan.model, root))
     tokenizer = plan.tokens.tokenizer or next(filter(is_model_folder, named), "")
     source = _token_source(plan.tokens, tokenizer)
@@ -122,7 +125,7 @@ async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
     target = _target(plan)
     try:
         if plan.ready_timeout_s:
-            await _wait_until_served(target, before[0], plan)
+            await _wait_until_served(target, before[0], plan, ready_rest_s)
         if plan.num_warmups:
             await _warm_up(target, before[: plan.num_warmups], plan.limits)
         times_s = _times(plan, len(requests))
@@ -185,10 +188,10 @@ def _require_text(backend: Backend, requests: Sequence[BenchRequest]) -> None:
         )
 
 
-async def _wait_until_served(target: Target, request: BenchRequest, plan: ServePlan) -> None:
+async def _wait_until_served(target: Target, request: BenchRequest, plan: ServePlan, within_s: float) -> None:
     error = f"no answer within {plan.ready_timeout_s:g} s"
     with suppress(TimeoutError):
-        async with asyncio.timeout(plan.ready_timeout_s):
+        async with asyncio.timeout(within_s):
             while True:
                 run = await run_load(target, [request], [0.0], plan.limits, lambda _: None)
                 error = run.answers[0].error

@@ -67,3 +67,13 @@ async def test_a_server_that_hangs_is_waited_for_as_long_as_told(lists_models: b
     async with serving(script) as (server, _), asyncio.timeout(20):
         with pytest.raises(RequestError, match=r": no answer within 0\.2 s"):
             await measure_server(make_plan(server, ready_timeout_s=0.2), lambda _: None)
+
+
+async def test_the_list_of_models_and_the_first_answer_have_one_time_together() -> None:
+    async def script(number: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        writer.write(sized(EVENTS if number else b'{"data": [{"id": "m"}]}'))
+
+    async with serving(script) as (server, _):
+        with pytest.raises(RequestError, match=r": no answer within 0\.5 s"):
+            await measure_server(make_plan(server, ready_timeout_s=0.5), lambda _: None)
