@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final, Self
 
+from baton.plain_numbers import plain_numbers
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import repetition, sampling_params, structured_outputs
 from baton_core.requests.sampling_params import RequestOutputKind, check_vocabulary
@@ -229,7 +230,7 @@ class SamplingParams:
             InvalidRequestError: a value is out of range.
         """
         _check_unsupported(self, _UNSUPPORTED)
-        given = {name: getattr(self, name) for name in _FROZEN_FIELDS}
+        given = {name: plain_numbers(getattr(self, name)) for name in _FROZEN_FIELDS}
         for name in ("structured_outputs", "repetition_detection"):
             if isinstance(given[name], StructuredOutputsParams | RepetitionDetectionParams):
                 given[name] = given[name].frozen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from baton import BeamSearchParams, RepetitionDetectionParams, SamplingParams, StructuredOutputsParams
@@ -66,6 +67,23 @@ def test_lists_read_as_lists_of_their_own() -> None:
 def test_values_read_as_they_are_understood() -> None:
     params = SamplingParams(seed=-1, max_tokens=16.0, thinking_token_budget=-1)  # type: ignore[arg-type]
     assert (params.seed, params.max_tokens, params.thinking_token_budget) == (None, 16, None)
+
+
+def test_numbers_of_arrays_read_as_plain_ones() -> None:
+    ids = np.arange(2)
+    half: Any = np.float32(0.5)
+    params = SamplingParams(
+        n=ids[1],
+        seed=np.int64(3),  # type: ignore[arg-type]
+        temperature=half,
+        top_p=np.float64(0.5),
+        stop_token_ids=list(ids),
+        logit_bias={ids[1]: half},
+    )
+    assert repr((params.n, params.seed, params.temperature, params.top_p)) == "(1, 3, 0.5, 0.5)"
+    assert repr((params.stop_token_ids, params.frozen().logit_bias)) == "([0, 1], {1: 0.5})"
+    with pytest.raises(InvalidRequestError, match="seed is 0\\.5"):
+        SamplingParams(seed=half)
 
 
 def test_a_request_works_on_what_the_object_was_then() -> None:
