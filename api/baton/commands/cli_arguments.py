@@ -30,7 +30,7 @@ from baton.commands.config_file import read_config
 from baton.commands.help_pages import add_groups, help_page, usage_of
 from baton.commands.neutral_flags import NeutralFlags, neutral_flags
 from baton.commands.security_arguments import local_worker_flags
-from baton.commands.spelling import written_out
+from baton.commands.spelling import values_apart, written_out
 from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
@@ -72,7 +72,8 @@ def parse(
     if command.groups or command.name == "bench":
         has_model = is_serving or command.name == BATCH
         given = written_out(argv[1:], _short_flags(command, neutral), has_model=has_model)
-        argv = [*argv[:1], *neutral.take(given)]
+        given = neutral.take(given)
+        argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
     if command.name:
         parsers[command.name].set_defaults(**defaults)
     if is_serving and "--parent-pid" not in argv:

@@ -63,6 +63,25 @@ def written_out(
     return model + rest + written + behind
 
 
+def values_apart(argv: Sequence[str], flag: str) -> list[str]:
+    """Return arguments that begin with MODEL with each value behind a flag under a flag of its own.
+
+    Without MODEL in front they stay as they are: it may be what stands behind the flag's first value.
+    """
+    apart: list[str] = []
+    is_valued = False
+    has_model = bool(argv) and not argv[0].startswith("-")
+    for position, argument in enumerate(argv):
+        if argument == "--":
+            return [*apart, *argv[position:]]
+        if argument.startswith("-"):
+            is_valued = argument == flag
+        elif is_valued and has_model and apart[-1] != flag:
+            apart.append(flag)
+        apart.append(argument)
+    return apart
+
+
 def long_name(
     flag: str,
     short_flags: Mapping[str, str] = MappingProxyType({}),

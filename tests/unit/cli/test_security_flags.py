@@ -45,6 +45,18 @@ def test_the_key_of_the_environment_stands_in(monkeypatch: pytest.MonkeyPatch) -
     assert keys_of(parse(["router"])) == ("of-a-file",)
 
 
+@pytest.mark.parametrize("model", [["m"], ["--model", "m"]])
+def test_several_keys_may_follow_one_flag_behind_the_model(model: list[str]) -> None:
+    keys = ["--api-key", "one", "two", "--port", "1", "--api_key", "three", "four"]
+    args = parse(["serve", *model, *keys])
+    assert (args.model, args.api_key, args.port) == ("m", ("one", "two", "three", "four"), 1)
+
+
+def test_the_model_may_follow_a_key() -> None:
+    args = parse(["serve", "--api-key", "one", "m", "--port", "1"])
+    assert (args.model, args.api_key) == ("m", ("one",))
+
+
 @pytest.mark.parametrize(
     "command", [("router",), ("decode-worker",), ("drain", "--address", "127.0.0.1:1"), ("complete", "x")]
 )
