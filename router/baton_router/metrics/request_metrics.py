@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from baton_service.work_done import WorkDone
 NO_SLO: Final = Slo()
 NO_ENGINE: Final = ""
 """Engine label of requests that were never placed at a worker."""
+KEPT_S: Final = 900.0
+"""Figures of a worker that is gone are reported for so long."""
 _DISTRIBUTIONS: Final = {
     vllm.TIME_TO_FIRST_TOKEN: vllm.FIRST_TOKEN_BOUNDS,
     vllm.INTER_TOKEN_LATENCY: vllm.TOKEN_GAP_BOUNDS,
@@ -61,6 +64,8 @@ class _Engine:
     """Metrics of one worker's requests."""
 
     def __init__(self) -> None:
+        self.seen_s = -math.inf
+        """The last report at which the worker was there, or the first one of these figures."""
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.num_generated = 0
@@ -70,6 +75,13 @@ class _Engine:
 
     def add(self, family: Family, value: float) -> None:
         self.distributions[family].add(max(value, 0.0))
+
+    def add_totals(self, other: _Engine) -> None:
+        """Mutate: count what another engine has counted, without its distributions."""
+        self.num_prompt_tokens += other.num_prompt_tokens
+        self.num_cached_tokens += other.num_cached_tokens
+        self.num_generated += other.num_generated
+        self.ends.update(other.ends)
 
 
 class RequestMetrics:
@@ -85,6 +97,8 @@ class RequestMetrics:
         self.num_cut_tokens = 0
         """Tokens that came together with a stop string, after it."""
         self._engines: dict[str, _Engine] = {}
+        self._forgotten = _Engine()
+        """Totals of workers that are long gone."""
         self._worker_id = NO_ENGINE
         self._message_s = 0.0
         self._gap_s, self._num_gaps = 0.0, 0
@@ -159,7 +173,7 @@ class RequestMetrics:
 
     def ended(self) -> Ended:
         """Sums over all engines."""
-        engines = self._engines.values()
+        engines = (*self._engines.values(), self._forgotten)
         ends = sum((engine.ends for engine in engines), Counter[str]())
         return Ended(
             num_finished=ends.total() - ends[FinishReason.ABORT] - ends[FinishReason.ERROR],
@@ -169,11 +183,14 @@ class RequestMetrics:
             num_generated_tokens=sum(engine.num_generated for engine in engines),
         )
 
-    def report(self, page: Exposition, model_name: str, worker_ids: Iterable[str] = ()) -> None:
-        """Add all samples to a scrape; those of `worker_ids` begin at 0, before their first request."""
+    def report(self, page: Exposition, model_name: str, worker_ids: Iterable[str], now: float) -> None:
+        """Add all samples to a scrape; those of `worker_ids` begin at 0, before their first request.
+
+        Workers that are none of these, and were none for `KEPT_S`, are in the next scrapes no more.
+        """
         self._count_gaps()
         for worker_id in worker_ids:
-            self._engine(worker_id)
+            self._engine(worker_id).seen_s = now
         for worker_id, engine in self._engines.items():
             labels = (model_name, worker_id)
             page.add(vllm.PROMPT_TOKENS, engine.num_prompt_tokens, *labels)
@@ -183,6 +200,14 @@ class RequestMetrics:
                 page.add(vllm.REQUEST_SUCCESS, engine.ends[reason], *labels, reason)
             for family, distribution in engine.distributions.items():
                 page.add(family, distribution, *labels)
+        self._forget_gone(now)
+
+    def _forget_gone(self, now: float) -> None:
+        for worker_id, engine in list(self._engines.items()):
+            if engine.seen_s == -math.inf:
+                engine.seen_s = now
+            if worker_id != NO_ENGINE and now - engine.seen_s > KEPT_S:
+                self._forgotten.add_totals(self._engines.pop(worker_id))
 
     def _engine(self, worker_id: str) -> _Engine:
         if (engine := self._engines.get(worker_id)) is None:

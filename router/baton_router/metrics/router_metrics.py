@@ -81,12 +81,12 @@ class RouterMetrics:
 
     def exposition(self, *, is_ready: bool) -> Exposition:
         """Return all samples as they are now. `is_ready` says whether the router can serve a prompt."""
-        page = Exposition(FAMILIES)
+        page, now = Exposition(FAMILIES), time.monotonic()
         workers = [info.worker_id for info, _ in self._core.fleet.workers()]
-        self.requests.report(page, self._model_name, workers)
+        self.requests.report(page, self._model_name, workers, now)
         self.requests.placements.report(page)
         _report_decisions(page, self._core)
-        fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, time.monotonic())
+        fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, now)
         slo = self.requests.latencies.slo
         scaling_metrics.report_scaling(page, self._core.scaling, slo, is_ready=is_ready)
         shared_state_metrics.report_shared_state(page, "router", self._shared)

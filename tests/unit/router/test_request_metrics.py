@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from baton_router.core.flow.request_record import RequestRecord, open_record
 from baton_router.core.placement.placement_record import Candidate, Cost, Decision
 from baton_router.core.router_events import FailRequest, FinishRequest, RequestTimings
 from baton_router.metrics.latency_window import Latency
-from baton_router.metrics.request_metrics import RequestMetrics
+from baton_router.metrics.request_metrics import KEPT_S, RequestMetrics
 from baton_router.streams.client_stream import ClientStream
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition
@@ -61,10 +62,12 @@ def unfinished(tmp_path: Path) -> ClientStream:
     return stream
 
 
-def samples_of(requests: RequestMetrics) -> dict[tuple[str, str, str], float]:
+def samples_of(
+    requests: RequestMetrics, workers: Sequence[str] = (), now: float = NOW
+) -> dict[tuple[str, str, str], float]:
     """By name, engine and reason of end, those that are not 0."""
     page = Exposition(vllm.REQUEST_FAMILIES)
-    requests.report(page, "m")
+    requests.report(page, "m", workers, now)
     return {
         (sample.name, sample.labels["engine"], sample.labels.get("finished_reason", "")): sample.value
         for family in text_string_to_metric_families(page.text().decode())
@@ -131,3 +134,16 @@ def test_latencies_are_those_of_requests_whose_times_are_known(stream: ClientStr
     requests.on_ended(NOW, stream, FINISHED, make_record(has_first_token=True, has_ended=True))
     counts = {one.metric: one.count for one in requests.latencies.summary(NOW).percentiles}
     assert counts == {Latency.TTFT: 1, Latency.E2E: 1, Latency.TPOT: 0, Latency.ITL: 0}
+
+
+def test_a_worker_that_is_long_gone_is_reported_no_more_and_stays_in_the_totals(stream: ClientStream) -> None:
+    requests = RequestMetrics()
+    requests.on_ended(NOW, stream, replace(FINISHED, timings=RequestTimings(decode_worker="d")), None)
+    name = ("vllm:prompt_tokens_total", "d", "")
+    assert name in samples_of(requests, ["d"], NOW)
+    assert name in samples_of(requests, [], NOW + KEPT_S)
+    assert name in samples_of(requests, [], NOW + KEPT_S + 1.0)
+    before = requests.ended()
+    assert name not in samples_of(requests, [], NOW + KEPT_S + 2.0)
+    assert requests.ended() == before
+    assert before.num_prompt_tokens == 4
