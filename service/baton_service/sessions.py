@@ -56,7 +56,7 @@ class LoopSession(Generic[Sent, Received]):
         self._on_message = on_message
         self._on_over = on_over
         self.malformed: InvalidRequestError | None = None
-        """The malformed message that has ended the session."""
+        """The error of the message or heartbeat that has ended the session."""
         self.is_ended_by_peer = False
         """True if the peer ended the session with a farewell."""
         self._loop = asyncio.get_running_loop()
@@ -149,6 +149,7 @@ class LoopSession(Generic[Sent, Received]):
                         return
                     for message in self._machine.on_frame(self._loop.time(), frame):
                         self._on_message(message)
+                    self.malformed = self._machine.divergence
                     self._settle()
         except StreamBrokenError as error:
             _log.info("the stream to %s broke: %s", self._peer, error)

@@ -126,6 +126,14 @@ async def test_a_message_that_means_nothing_ends_the_session() -> None:
         assert "worker w1 sent a malformed message: message is None; allowed: one of reserved" in reason
 
 
+async def test_a_heartbeat_of_messages_that_were_never_sent_ends_the_session_with_what_is_wrong() -> None:
+    async with serving(Router()) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = SessionsStub(channel).Connect()
+        await call.write(pb.WorkerFrame(hello=encode_hello(make_info())))
+        await call.write(pb.WorkerFrame(heartbeat=pb.WorkerHeartbeat(received=7)))
+        assert await error_of(call) == ("INVALID_ARGUMENT", "received is 7; allowed: 0 to 0")
+
+
 async def test_a_stream_that_does_not_begin_with_a_hello_is_rejected() -> None:
     router = Router()
     async with serving(router) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

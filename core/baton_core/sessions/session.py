@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from baton_core.errors import require
+from baton_core.errors import InvalidRequestError, require
 from baton_core.sessions.session_outbox import Data, Outbox
 
 Sent = TypeVar("Sent")
@@ -130,6 +130,7 @@ class SessionMachine(Generic[Sent, Received]):
     ) -> None:
         self._state = SessionState.NEW
         self._reason = ""
+        self._divergence: InvalidRequestError | None = None
         self._peer = peer
         self._timings = timings
         self._merge = merge
@@ -152,6 +153,11 @@ class SessionMachine(Generic[Sent, Received]):
     def reason(self) -> str:
         """The reason why the session ended, naming what was waited for; empty until then."""
         return self._reason
+
+    @property
+    def divergence(self) -> InvalidRequestError | None:
+        """The error of the peer's counts, if they have ended the session."""
+        return self._divergence
 
     @property
     def is_over(self) -> bool:
@@ -310,6 +316,7 @@ class SessionMachine(Generic[Sent, Received]):
 
     def _end_diverged(self, peer_received: int) -> None:
         allowed = f"{self._outbox.acknowledged} to {self._outbox.numbered}"
+        self._divergence = InvalidRequestError("received", peer_received, allowed)
         reason = f"{self._peer} says that it received message {peer_received}; allowed: {allowed}"
         self._end(SessionInput.PEER_DIVERGED, reason)
 
