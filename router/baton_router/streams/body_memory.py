@@ -46,19 +46,35 @@ class BodyMemory:
         finally:
             room.release()
 
-    def _reserve(self, num_bytes: int) -> None:
+    def reserve(self, num_bytes: int) -> None:
+        """Count bytes of a large body.
+
+        Raises:
+            RequestError: UNAVAILABLE, the bodies of others leave no room.
+        """
         if self._num_read_bytes + num_bytes > self._max_read_bytes:
             text = f"bodies of {self._num_read_bytes} bytes are being read; allowed: {self._max_read_bytes}"
             raise RequestError(ErrorCode.UNAVAILABLE, text)
         self._num_read_bytes += num_bytes
 
-    async def _take_turn(self, tenant: str) -> None:
+    async def take_turn(self, tenant: str) -> None:
+        """Wait for the turn of a large body of a tenant.
+
+        Raises:
+            RequestError: UNAVAILABLE, the turn does not come in time.
+        """
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._turns.take(tenant)
         except TimeoutError:
             text = f"other large bodies have taken over {self._wait_s:g} s"
             raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+
+    def release(self, num_bytes: int, tenant: str | None) -> None:
+        """Undo `reserve`, and end the turn of a tenant, if it has one."""
+        self._num_read_bytes -= num_bytes
+        if tenant is not None:
+            self._turns.release(tenant)
 
 
 class BodyReservation:
@@ -83,7 +99,7 @@ class BodyReservation:
         """
         self._num_bytes += num_bytes
         to_count = max(0, self._num_bytes - LARGE_BYTES) - self._num_counted_bytes
-        self._memory._reserve(to_count)
+        self._memory.reserve(to_count)
         self._num_counted_bytes += to_count
 
     async def wait_to_decode(self, tenant: str) -> None:
@@ -93,13 +109,10 @@ class BodyReservation:
             RequestError: UNAVAILABLE, the turn does not come in time.
         """
         if self.is_large and self._tenant is None:
-            await self._memory._take_turn(tenant)
+            await self._memory.take_turn(tenant)
             self._tenant = tenant
 
     def release(self) -> None:
         """Release the memory of the body."""
-        self._memory._num_read_bytes -= self._num_counted_bytes
-        self._num_counted_bytes = 0
-        if self._tenant is not None:
-            self._memory._turns.release(self._tenant)
-            self._tenant = None
+        self._memory.release(self._num_counted_bytes, self._tenant)
+        self._num_counted_bytes, self._tenant = 0, None
