@@ -340,6 +340,7 @@ def _answer_settings(args: argparse.Namespace) -> AnswerSettings:
         excludes_unused_tools=args.exclude_tools_when_tool_choice_none,
         names_token_ids=args.return_tokens_as_token_ids,
         includes_usage=args.enable_force_include_usage,
+        keep_alive_s=args.sse_keep_alive_interval,
     )
 
 

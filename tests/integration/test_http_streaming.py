@@ -12,7 +12,7 @@ import pytest
 
 from baton_core.sessions.router_messages import TokenBatch
 from baton_core.sessions.worker_info import Role
-from baton_router.http import comments
+from baton_router.process.http_settings import AnswerSettings, HttpSettings
 from baton_router.requests.request_limits import RequestLimits
 from tests.integration.http_router import chunks_of, client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, serving
@@ -37,12 +37,10 @@ async def test_many_streams_run_side_by_side() -> None:
         assert (await client.get("/load")).json() == {"server_load": 0}
 
 
-async def test_a_stream_that_is_silent_has_comments_between_its_events(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(comments, "SILENT_S", 0.05)
+async def test_a_stream_that_is_silent_has_comments_between_its_events() -> None:
+    http = HttpSettings(answers=AnswerSettings(keep_alive_s=0.05))
     worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
-    async with http_cluster(worker) as client:
+    async with http_cluster(worker, http=http) as client:
         named = {"x-request-id": "r1"}
         async with client.stream("POST", COMPLETIONS, json=asked(), headers=named) as answer:
             pieces = answer.aiter_text()

@@ -159,6 +159,14 @@ ANSWER_FLAGS: Final = (
         "write tokens of log-probabilities as token_id:N, where requests do not say it themselves",
     ),
     Flag("--enable-force-include-usage", bool, False, "end every stream with its usage"),
+    Flag(
+        "--sse-keep-alive-interval",
+        float,
+        45.0,
+        "seconds of silence after which a stream over HTTP has a comment; 0: none",
+        low=0,
+        high=10**6,
+    ),
 )
 
 

@@ -57,9 +57,6 @@ SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--fingerprint-mode": Fixed(("full",), _FINGERPRINT),
     "--fingerprint-value": Fixed((None,), _FINGERPRINT),
     "--cohere-format": Fixed(("cmd4",), "there are no chat routes of Cohere"),
-    "--sse-keep-alive-interval": Fixed(
-        (0,), "the interval is fixed: a stream has a comment after every 45 s of silence"
-    ),
     "--data-parallel-supervisor-port": Fixed((9256,), _PARALLEL),
     "--dp-supervisor-probe-interval-s": Fixed((5.0,), _PARALLEL),
     "--dp-supervisor-probe-timeout-s": Fixed((5.0,), _PARALLEL),

@@ -188,7 +188,8 @@ class Call(Generic[BodyT]):
 
     async def stream(self, chunks: AsyncGenerator[msgspec.Struct, None]) -> None:
         """Reply with server-sent events; a failure before the first chunk or comment has its own status."""
-        async with aclosing(with_comments(chunks, self._comment)) as spoken:
+        silent_s = self.state.settings.answers.keep_alive_s
+        async with aclosing(with_comments(chunks, self._comment, silent_s)) as spoken:
             num_chunks = 0
             async for chunk in spoken:
                 num_chunks += 1

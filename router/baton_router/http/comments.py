@@ -10,17 +10,14 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 COMMENT: Final = b": keepalive\n\n"
 """Clients of server-sent events skip it."""
-SILENT_S: Final = 45.0
-"""Silence before a comment: less than the minute of most balancers, and more than requests wait for a worker
-by default, so that one which none has taken still ends with a status of its own."""
 
 
 async def with_comments(
-    chunks: AsyncGenerator[T, None], say: Callable[[], Awaitable[None]]
+    chunks: AsyncGenerator[T, None], say: Callable[[], Awaitable[None]], silent_s: float
 ) -> AsyncGenerator[T, None]:
-    """Yield the chunks; `say` sends a comment again and again while the next chunk takes long.
+    """Yield the chunks; `say` sends a comment after every `silent_s` seconds that the next chunk takes.
 
-    Comments go out only between the chunks, and none after them.
+    With 0 seconds there are none. Comments go out only between the chunks, and none after them.
     """
     now = asyncio.get_running_loop().time
     last_s, is_waiting = now(), True
@@ -28,9 +25,9 @@ async def with_comments(
 
     async def comment() -> None:
         nonlocal saying, last_s
-        while True:
-            await asyncio.sleep(last_s + SILENT_S - now())
-            if now() < last_s + SILENT_S:
+        while silent_s:
+            await asyncio.sleep(last_s + silent_s - now())
+            if now() < last_s + silent_s:
                 continue
             if is_waiting:
                 saying = asyncio.ensure_future(say())

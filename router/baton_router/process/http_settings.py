@@ -84,6 +84,14 @@ class AnswerSettings:
     """Writes tokens of log-probabilities as `token_id:N`."""
     includes_usage: bool = False
     """Ends every stream with its usage."""
+    keep_alive_s: float = 45.0
+    """Silence of a stream before a comment; 0: there are none. By default less than the minute of most
+    balancers, and more than requests wait for a worker, so that one which none has taken still ends with a
+    status of its own."""
+
+    def __post_init__(self) -> None:
+        is_time = math.isfinite(self.keep_alive_s) and self.keep_alive_s >= 0
+        require("--sse-keep-alive-interval", self.keep_alive_s, is_time, "seconds, 0 or more")
 
 
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))

@@ -232,6 +232,7 @@ def test_what_the_router_of_serve_is_given_says_the_same() -> None:
         "--uds": "/run/baton.sock",
         "--response-role": "bot",
         "--max-log-len": 9,
+        "--sse-keep-alive-interval": 0.0,
         "--chat-template-content-format": "string",
         "--ssl-ciphers": "AES256-SHA256",
     }

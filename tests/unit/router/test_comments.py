@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,14 +15,10 @@ from baton_router.http import comments
 from baton_router.http.calls import Call
 from baton_router.http.comments import with_comments
 from baton_router.http.errors import failure_of
+from baton_router.process.http_settings import AnswerSettings, HttpSettings
 
 SILENT_S = 0.02
 FAULT = RequestError(ErrorCode.DEADLINE_EXCEEDED, "not finished within 9 s")
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comments, "SILENT_S", SILENT_S)
 
 
 async def test_a_comment_that_is_being_sent_ends_before_the_next_chunk() -> None:
@@ -37,11 +34,22 @@ async def test_a_comment_that_is_being_sent_ends_before_the_next_chunk() -> None
         await asyncio.sleep(5 * SILENT_S)
         said.append("end")
 
-    async for chunk in with_comments(chunks(), say):
+    async for chunk in with_comments(chunks(), say, SILENT_S):
         said.append(str(chunk))
         await asyncio.sleep(3 * SILENT_S)  # a client that reads slowly is not silent
     await asyncio.sleep(3 * SILENT_S)
     assert said == ["1", "begin", "end", "2"]
+
+
+async def test_an_interval_of_0_leaves_comments_out() -> None:
+    async def chunks() -> AsyncGenerator[int, None]:
+        await asyncio.sleep(SILENT_S)
+        yield 1
+
+    async def say() -> None:
+        raise AssertionError("a comment")
+
+    assert [chunk async for chunk in with_comments(chunks(), say, 0.0)] == [1]
 
 
 async def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event() -> None:
@@ -59,7 +67,8 @@ async def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event(
         yield Struct()
 
     scope = {"type": "http", "headers": [], "baton.request_id": "r1"}
-    call: Call[None] = Call(None, scope, receive, send)  # type: ignore[arg-type]
+    state = SimpleNamespace(settings=HttpSettings(answers=AnswerSettings(keep_alive_s=SILENT_S)))
+    call: Call[None] = Call(state, scope, receive, send)  # type: ignore[arg-type]
     with pytest.raises(RequestError):
         await call.stream(chunks())
     await call.fail(failure_of(FAULT))
