@@ -107,6 +107,35 @@ async def test_counted_tokens_are_those_of_the_message_without_its_excluded_tool
         assert counted["input_tokens"] == num_billed
 
 
+_ROUTES: dict[str, dict[str, Any]] = {
+    CHAT: {**QUESTION, "max_tokens": 3},
+    COMPLETIONS: {"prompt": PROMPT, "max_tokens": 3},
+    "/v1/responses": {"input": PROMPT, "max_output_tokens": 3},
+    "/v1/messages": QUESTION,
+    "/inference/v1/generate": {"token_ids": [5], "sampling_params": {"max_tokens": 3}},
+}
+
+
+@pytest.mark.parametrize(
+    ("generation", "own", "most"),
+    [
+        ({"override_generation_config": {"max_new_tokens": 2}}, 9, 2),
+        ({"generation_config": ""}, 2, 2),
+        ({"override_generation_config": {"top_k": 5}}, 2, 3),
+    ],
+)
+async def test_no_output_is_longer_than_the_operators_max_new_tokens(
+    generation: dict[str, Any], own: int, most: int, tmp_path: Path
+) -> None:
+    (tmp_path / "generation_config.json").write_text(f'{{"max_new_tokens": {own}}}')
+    given = {name: value or str(tmp_path) for name, value in generation.items()}
+    one = worker()
+    async with http_cluster(one, **given) as client:
+        for route, body in _ROUTES.items():
+            assert (await client.post(route, json=body)).status_code == 200
+        assert [spec.params.max_tokens for spec in one.specs.values()] == [most] * len(_ROUTES)
+
+
 async def test_seeds_follow_from_the_operators_seed() -> None:
     async def seeds(seed: int | None) -> list[int]:
         one = ScriptedWorker("w1", answers=[ANSWER] * 3)

@@ -243,7 +243,10 @@ class EngineArgs(
         str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER
     )
     override_generation_config: Mapping[str, Any] | None = arg(
-        dict, None, "JSON that comes before those defaults", Part.ROUTER
+        dict,
+        None,
+        "JSON that comes before those defaults; its max_new_tokens limits every output of a server",
+        Part.ROUTER,
     )
     profiler_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with torch_profiler_dir, where traces go"

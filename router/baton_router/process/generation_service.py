@@ -96,7 +96,15 @@ class GenerationService:
         self._shares_prefixes = shares_prefixes
         self._log_requests = log_requests or LoggedRequests()
         self.resume_tokens = resume_tokens or ResumeTokens()
-        self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed, adapters=self.adapters)
+        self._prompts = PromptReader(
+            model_names,
+            model,
+            tokenizer,
+            limits,
+            seed=seed,
+            adapters=self.adapters,
+            max_output_tokens=model.max_output_tokens,
+        )
         warn_of_split_markers(tokenizer, limits.reasoning)
         self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)

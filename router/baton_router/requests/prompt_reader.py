@@ -63,7 +63,10 @@ def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max
 
 
 class PromptReader:
-    """Validates and tokenizes for one served model; `seed` is that of the seeds of requests without one."""
+    """Validates and tokenizes for one served model.
+
+    `seed` is that of the seeds of requests without one. No output gets more than `max_output_tokens`.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,10 @@ class PromptReader:
         *,
         seed: int | None = None,
         adapters: ServedAdapters | None = None,
+        max_output_tokens: int | None = None,
     ) -> None:
         self._adapters = adapters or ServedAdapters(model_names)
+        self._max_output_tokens = max_output_tokens
         self._model = model
         self._tokenizer = tokenizer
         self._limits = limits
@@ -145,6 +150,8 @@ class PromptReader:
 
     def _read_params(self, request: GenerationRequest) -> SamplingParams:
         params = replace(self._model.sampling_defaults, **request.sampling)
+        if (most := self._max_output_tokens) is not None:
+            params = replace(params, max_tokens=min(params.max_tokens or most, most))
         _check_params(params, self._limits, self._model.vocab_size)
         if (structured := params.structured_outputs) is not None:
             check_grammar_limits(structured)  # the process below skips what takes too long to check

@@ -12,12 +12,15 @@ from baton_router.text.model_folder import SAMPLING_FIELDS, ModelFolder, read_js
 
 MODELS_OWN: Final = "auto"
 NONE: Final = "vllm"
+_LIMIT: Final = "max_new_tokens"
 
 
 def with_generation_config(
     model: ModelFolder, source: str = MODELS_OWN, overrides: Mapping[str, Any] | None = None
 ) -> ModelFolder:
     """Return the model with the sampling defaults that the operator chooses.
+
+    `max_new_tokens` of the overrides or of a folder limits every output too; the model's own is a default.
 
     Args:
         source: `auto` takes the model's generation_config.json, `vllm` none, else it is a folder with one.
@@ -46,4 +49,6 @@ def with_generation_config(
         )
     except InvalidModelError as error:
         raise InvalidConfigError(str(error)) from error
-    return replace(model, sampling_defaults=defaults)
+    chosen = generation if source not in (MODELS_OWN, NONE) else {}
+    limit = (chosen | dict(overrides or {})).get(_LIMIT)
+    return replace(model, sampling_defaults=defaults, max_output_tokens=limit)

@@ -49,6 +49,8 @@ class ModelFolder:
     """End tokens that config.json and generation_config.json name."""
     sampling_defaults: SamplingParams
     """The model's generation_config over Baton's own defaults; without a seed."""
+    max_output_tokens: int | None = None
+    """Most tokens of an output that a router makes, where the operator's generation_config limits them."""
     special_tokens: Mapping[str, str]
     """Named ones: `bos_token`, `eos_token` and so on."""
     extra_special_tokens: tuple[str, ...]
