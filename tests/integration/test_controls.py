@@ -60,13 +60,15 @@ async def test_workers_that_slept_give_the_same_tokens_as_before() -> None:
 async def sleep_and_wake_up(site: Site, level: int) -> None:
     """See on the way what the routes and a client are told."""
     http = site.http
-    assert (await http.post("/sleep", params={"level": level})).status_code == 200
+    slept = await http.post("/sleep", params={"level": level})
+    assert slept.json() == {"status": "sleeping", "level": level}
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
     assert (await http.get("/health")).status_code == 503
     assert await status_of(site.generate()) == ("UNAVAILABLE", "every decode worker sleeps")
-    assert (await http.post("/wake_up?tags=weights")).status_code == 200
+    woken = await http.post("/wake_up?tags=weights")
+    assert woken.json() == {"status": "sleeping", "tags": ["weights"]}
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
-    assert (await http.post("/wake_up")).status_code == 200
+    assert (await http.post("/wake_up")).json() == {"status": "awake", "tags": None}
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
     assert (await http.get("/health")).status_code == 200
 
@@ -163,8 +165,11 @@ async def test_a_reset_forgets_cached_prefixes_everywhere() -> None:
         _, num_cached = await site.generate()
         assert num_cached == 96
         response = await site.http.post("/reset_prefix_cache")
-        assert (response.status_code, response.json().keys()) == (200, {"num_forgotten", "num_in_use"})
-        assert response.json()["num_forgotten"] >= 3
+        reset = response.json()
+        assert reset == {**reset, "success": reset["num_in_use"] == 0}
+        assert reset["num_forgotten"] >= 3
+        for other in ("/reset_mm_cache", "/reset_encoder_cache"):
+            assert (await site.http.post(other)).status_code == 200
         assert (await site.generate())[1] == 0
 
 
@@ -268,10 +273,16 @@ async def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by
             ("/wake_up?level=1", "allowed: tags"),
             ("/wake_up?tags=", "tags is ''; allowed: weights, kv_cache, scheduling"),
             ("/sleep?levle=1", "allowed: level"),
+            ("/sleep?mode=keep", "mode is 'keep'; allowed: abort, wait (level 0 keeps requests"),
+            ("/sleep?mode=abort&level=3", "level is 3; allowed: 0, 1, 2"),
             ("/wake_up?tags=disk", "tags is 'disk'; allowed: weights, kv_cache, scheduling"),
             ("/start_profile", "torch_profiler_dir is ''"),
             ("/stop_profile", "stop_profile is 'called'"),
-            ("/reset_prefix_cache?x=1", "allowed: none"),
+            ("/reset_prefix_cache?x=1", "allowed: reset_running_requests, reset_external"),
+            (
+                "/reset_prefix_cache?reset_running_requests=true",
+                "reset_running_requests is true; ",
+            ),
         ):
             status, _, message = error_of(await site.http.post(path))
             assert (status, text in message) == (400, True), message

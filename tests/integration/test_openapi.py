@@ -55,6 +55,8 @@ OPERATION_IDS = {
     "GET /debug/requests": "listRequests",
     "GET /debug/requests/{request_id}": "retrieveRequest",
     "POST /reset_prefix_cache": "resetPrefixCache",
+    "POST /reset_mm_cache": "resetMmCache",
+    "POST /reset_encoder_cache": "resetEncoderCache",
     "POST /sleep": "sleep",
     "POST /wake_up": "wakeUp",
     "GET /is_sleeping": "isSleeping",

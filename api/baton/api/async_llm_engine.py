@@ -30,6 +30,7 @@ from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.sessions.sleep_arguments import check_sleep_mode
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -262,7 +263,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             RequestError: UNAVAILABLE, it is to wait for requests while the engine sleeps.
         """
         command = Sleep(level=level)
-        command.check_mode(mode)
+        check_sleep_mode(level, mode)
         if mode == "abort":
             await self.abort(list(self._open))
         if mode == "wait":

@@ -23,6 +23,7 @@ from baton.lora import LoRARequest
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.sessions.sleep_arguments import check_sleep_mode
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -287,7 +288,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             InvalidRequestError: level or mode is none of these, or they do not go together.
         """
         command = Sleep(level=level)
-        command.check_mode(mode)
+        check_sleep_mode(level, mode)
         if mode == "abort":
             self._executor.abort(self._open.end(self._open.ids))
         if mode == "wait":

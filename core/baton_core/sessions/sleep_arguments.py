@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import SLEEP_LEVELS, EnginePart
 from baton_core.sessions.status_arguments import read_argument
+
+SLEEP_MODES: Final = ("abort", "wait", "keep")
+"""The ways to treat open requests."""
 
 
 class SleepArgument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +36,19 @@ def read_sleep_level(argument_json: str) -> int:
     if level not in SLEEP_LEVELS:
         raise InvalidRequestError("level", level, ", ".join(map(str, SLEEP_LEVELS)))
     return level
+
+
+def check_sleep_mode(level: int, mode: str) -> None:
+    """Refuse what cannot become of open requests: without their blocks they cannot be kept.
+
+    Raises:
+        InvalidRequestError: naming what can.
+    """
+    allowed = SLEEP_MODES if level == 0 else SLEEP_MODES[:2]
+    if mode in allowed:
+        return
+    why = " (level 0 keeps requests; the others give up their KV cache)" if mode in SLEEP_MODES else ""
+    raise InvalidRequestError("mode", mode, ", ".join(allowed) + why)
 
 
 def read_wake_up_tags(argument_json: str) -> frozenset[EnginePart]:

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
 from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestError
-from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.field_names import renamed
@@ -72,12 +72,30 @@ class SleepState(msgspec.Struct, kw_only=True):
     """True if any worker sleeps."""
 
 
+class Asleep(msgspec.Struct, kw_only=True):
+    """The workers sleep, at that level."""
+
+    level: int
+    status: Literal["sleeping"] = "sleeping"
+
+
+class Awakened(msgspec.Struct, kw_only=True):
+    """The workers have the parts that the call names."""
+
+    status: Literal["awake", "sleeping"]
+    """Sleeping, if any worker lacks another part."""
+    tags: list[str] | None
+    """As the call names them."""
+
+
 class CacheReset(msgspec.Struct, kw_only=True):
     """Blocks of all workers together."""
 
     num_forgotten: int
     num_in_use: int
     """Blocks that requests or transfers use; they keep their content."""
+    success: bool
+    """True if no block was in use, so that all are forgotten."""
 
 
 class OpenWork(msgspec.Struct, kw_only=True):
@@ -96,6 +114,18 @@ class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SleepQuery(Query, kw_only=True):
     level: int = 1
     """0 pauses, 1 gives up the KV cache, 2 the weights too."""
+    mode: str | None = None
+    """The fate of open requests: abort ends them with an error, wait lets them end, level 0 can keep them.
+
+    Without a mode level 0 keeps them, and the others are refused while there are any.
+    """
+
+
+class ResetQuery(Query, kw_only=True):
+    reset_running_requests: bool = False
+    """False alone: the blocks of running requests keep their content."""
+    reset_external: bool = False
+    """Without effect: no cache is outside the workers."""
 
 
 class WakeUpQuery(Query, kw_only=True):
@@ -119,17 +149,38 @@ class SetRoleQuery(DrainQuery, kw_only=True):
 
 
 async def reset_prefix_cache(call: Call[None]) -> None:
+    if read_query(call, ResetQuery).reset_running_requests:
+        allowed = (
+            "false: blocks of running requests keep their content; /pause ends requests, then forgets all"
+        )
+        raise InvalidRequestError("reset_running_requests", True, allowed)
     results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE)
-    names = CacheReset.__struct_fields__
-    await call.reply(CacheReset(**{name: sum(result[name] for result in results) for name in names}))
+    forgotten, in_use = (sum(result[name] for result in results) for name in ("num_forgotten", "num_in_use"))
+    await call.reply(CacheReset(num_forgotten=forgotten, num_in_use=in_use, success=not in_use))
+
+
+async def reset_absent_cache(call: Call[None]) -> None:
+    """Do nothing: models of text alone are served, so there is no cache of other inputs or of encoders."""
+    await call.respond(Response(status_code=200))
 
 
 async def sleep(call: Call[None]) -> None:
-    await _control_all(call, ControlAction.SLEEP, {"level": read_query(call, SleepQuery).level})
+    query = read_query(call, SleepQuery)
+    if query.mode is None:
+        await ask_workers(call, ControlAction.SLEEP, {"level": query.level})
+    else:
+        with call.state.service.open_call():
+            async with call.while_connected():
+                pauses = call.state.service.router.pauses
+                read_all(await pauses.sleep(query.level, query.mode, DEFAULT_TIMEOUT_S))
+    await call.reply(Asleep(level=query.level))
 
 
 async def wake_up(call: Call[None]) -> None:
-    await _control_all(call, ControlAction.WAKE_UP, {"tags": read_query(call, WakeUpQuery).tags})
+    tags = read_query(call, WakeUpQuery).tags
+    await ask_workers(call, ControlAction.WAKE_UP, {"tags": tags})
+    is_sleeping = any(await ask_workers(call, ControlAction.IS_SLEEPING))
+    await call.reply(Awakened(status="sleeping" if is_sleeping else "awake", tags=tags or None))
 
 
 async def is_sleeping(call: Call[None]) -> None:
@@ -276,6 +327,15 @@ async def ask_workers(
             results = await service.router.operations.control(
                 action, json.dumps(argument or {}), timeout_s, worker_ids
             )
+    return read_all(results)
+
+
+def read_all(results: Mapping[str, ControlResult]) -> list[Any]:
+    """Return what each worker replied, in the order of their names.
+
+    Raises:
+        HttpError: one of them could not do it; the message has the reason.
+    """
     try:
         return read_results(results)
     except RequestError as error:

@@ -39,7 +39,17 @@ OPERATOR_ROUTES: Final = (
         operation_id="resetPrefixCache",
         summary="Forget cached prefixes",
         handler=operator_routes.reset_prefix_cache,
+        query=operator_routes.ResetQuery,
         reply=operator_routes.CacheReset,
+    ),
+    *(
+        _route(
+            path=f"/reset_{kind}_cache",
+            operation_id=f"reset{kind.title()}Cache",
+            summary=f"Nothing: there is no cache of {what}",
+            handler=operator_routes.reset_absent_cache,
+        )
+        for kind, what in (("mm", "images, sound or video"), ("encoder", "encoders"))
     ),
     _route(
         path="/sleep",
@@ -47,6 +57,7 @@ OPERATOR_ROUTES: Final = (
         summary="Give up the workers' memory",
         handler=operator_routes.sleep,
         query=operator_routes.SleepQuery,
+        reply=operator_routes.Asleep,
     ),
     _route(
         path="/wake_up",
@@ -54,6 +65,7 @@ OPERATOR_ROUTES: Final = (
         summary="Take the workers' memory back",
         handler=operator_routes.wake_up,
         query=operator_routes.WakeUpQuery,
+        reply=operator_routes.Awakened,
     ),
     _route(
         method="GET",

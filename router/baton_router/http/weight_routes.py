@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import msgspec
 
-from baton_core.errors import STATUS, ErrorCode, RequestError
+from baton_core.errors import ErrorCode
 from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
-from baton_router.http.operator_routes import Query, ask_workers, read_query
+from baton_router.http.operator_routes import Query, ask_workers, read_all, read_query
 from baton_router.http.route import Route, Tag
 from baton_router.http.sampling_fields import Fields
-from baton_router.operations.operations import DEFAULT_TIMEOUT_S, read_results
+from baton_router.operations.operations import DEFAULT_TIMEOUT_S
 
 
 class PauseQuery(Query, kw_only=True):
@@ -77,14 +77,14 @@ async def pause(call: Call[None]) -> None:
     pauses = call.state.service.router.pauses
     with call.state.service.open_call():
         async with call.while_connected():
-            _check(await pauses.pause(mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
+            read_all(await pauses.pause(mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
     await call.reply(Status(status="paused"))
 
 
 async def resume(call: Call[None]) -> None:
     with call.state.service.open_call():
         async with call.while_connected():
-            _check(await call.state.service.router.pauses.resume(DEFAULT_TIMEOUT_S))
+            read_all(await call.state.service.router.pauses.resume(DEFAULT_TIMEOUT_S))
     await call.reply(Status(status="resumed"))
 
 
@@ -131,14 +131,6 @@ async def _update(call: Call[Any], action: ControlAction, argument: Mapping[str,
         if error.code != ErrorCode.INVALID_MODEL:
             raise
         raise HttpError(400, error.code, str(error), param="update_info") from None
-
-
-def _check(results: Any) -> None:
-    """Raises HttpError: a worker could not do it."""
-    try:
-        read_results(results)
-    except RequestError as error:
-        raise HttpError(STATUS[error.code].http, error.code, str(error)) from None
 
 
 _route: Final = partial(Route, method="POST", tag=Tag.OPERATOR, errors=(400, 409, 429, 499, 502, 503, 504))

@@ -28,6 +28,10 @@ class DispatchHold:
         """Requests that do not wait for their first worker."""
         return self._count_begun()
 
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._reasons)
+
     def is_held_for(self, reason: str) -> bool:
         return reason in self._reasons
 

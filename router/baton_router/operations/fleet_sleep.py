@@ -40,7 +40,7 @@ class FleetSleep:
     Args:
         control: sends a control to the workers named, or to all; returns their results by name.
         fleet: the workers; it knows what those that join have to give up.
-        num_requests: counts those that are open at this router.
+        num_requests: counts those that are open at this router; of those that are held back, none.
         turns: shared with other operations that must not meet a sleep.
         held_probes: within this block no probe of a transfer is open, which workers would not sleep beside.
     """

@@ -52,7 +52,7 @@ class Operations:
         fleet: the workers.
         send: hands a worker a message.
         hold: holds requests back that have not begun.
-        num_requests: counts those that are open at this router.
+        num_requests: counts those that are open at this router; of those that are held back, none.
         must_split: whether every request needs two workers.
         held_probes: within this block no probe of a transfer is open.
     """

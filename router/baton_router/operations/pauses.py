@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import ErrorCode
 from baton_core.sessions.control_messages import ControlAction, ControlResult
+from baton_core.sessions.sleep_arguments import check_sleep_mode, read_sleep_level
 from baton_router.operations.dispatch_hold import DispatchHold
 
-PAUSE_MODES: Final = ("abort", "wait", "keep")
 Control: TypeAlias = Callable[[ControlAction, str, float], Awaitable[dict[str, ControlResult]]]
 PAUSED: Final = "an operator has paused generation"
+_SLEEPING: Final = "an operator puts the workers to sleep"
+_POLL_S: Final = 0.2
+"""Interval at which workers are asked again that still end requests or transfers."""
 
 
 class Pauses:
@@ -19,10 +24,10 @@ class Pauses:
 
     Args:
         control: sends a control to all workers; returns their results.
-        abort: ends all requests with an error.
+        abort: ends all requests with an error, for a reason that clients read.
     """
 
-    def __init__(self, control: Control, hold: DispatchHold, abort: Callable[[], None]) -> None:
+    def __init__(self, control: Control, hold: DispatchHold, abort: Callable[[str], None]) -> None:
         self._control = control
         self._hold = hold
         self._abort = abort
@@ -49,8 +54,7 @@ class Pauses:
             InvalidRequestError: there is no such mode.
             RequestError: DEADLINE_EXCEEDED, running requests have not ended; or as of `control`.
         """
-        if mode not in PAUSE_MODES:
-            raise InvalidRequestError("mode", mode, ", ".join(PAUSE_MODES))
+        check_sleep_mode(0, mode)
         self._num_beginning += 1
         self._hold.hold(PAUSED)
         try:
@@ -62,6 +66,31 @@ class Pauses:
             if not (self._lasts or self._num_beginning):
                 self._hold.release(PAUSED)
         return results
+
+    async def sleep(self, level: int, mode: str, timeout_s: float) -> dict[str, ControlResult]:
+        """Put the workers to sleep with no request open, but for those that `keep` keeps; as `pause`.
+
+        Requests that come meanwhile wait, and then find workers that sleep.
+
+        Raises:
+            InvalidRequestError: there is no such level or mode, or they do not go together.
+            RequestError: as `pause`.
+        """
+        argument_json = json.dumps({"level": level})
+        check_sleep_mode(read_sleep_level(argument_json), mode)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        self._hold.hold(_SLEEPING)
+        try:
+            await self._end(mode, timeout_s, _SLEEPING)
+            while True:
+                left_s = max(deadline - asyncio.get_running_loop().time(), _POLL_S)
+                results = await self._control(ControlAction.SLEEP, argument_json, left_s)
+                is_busy = any(result.code is ErrorCode.OVERLOADED for result in results.values())
+                if not is_busy or left_s <= _POLL_S:
+                    return results
+                await asyncio.sleep(_POLL_S)
+        finally:
+            self._hold.release(_SLEEPING)
 
     async def resume(self, timeout_s: float) -> dict[str, ControlResult]:
         """Go on, even where workers cannot be told; returns their results."""
@@ -75,7 +104,12 @@ class Pauses:
         """Stop or end what runs, while new requests wait."""
         if mode == "keep":
             return await self._control(ControlAction.SLEEP, '{"level": 0}', timeout_s)
-        if mode == "abort":
-            self._abort()
-        await self._hold.wait_idle(timeout_s)
+        await self._end(mode, timeout_s, PAUSED)
         return await self._control(ControlAction.RESET_PREFIX_CACHE, "{}", timeout_s) if clear_cache else {}
+
+    async def _end(self, mode: str, timeout_s: float, reason: str) -> None:
+        """Wait until nothing runs that is not kept."""
+        if mode == "abort":
+            self._abort(f"{reason}; send the request again")
+        if mode != "keep":
+            await self._hold.wait_idle(timeout_s)

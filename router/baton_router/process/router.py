@@ -116,7 +116,7 @@ class Router:
             self.fleet,
             self.sessions.send,
             hold,
-            lambda: self.core.num_requests,
+            lambda: hold.num_begun if hold.is_holding else self.core.num_requests,
             must_split=must_split,
             held_probes=self.transfers.held,
         )
@@ -239,7 +239,7 @@ class Router:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _abort_all(self, reason: str = f"{PAUSED}; send the request again") -> None:
+    def _abort_all(self, reason: str) -> None:
         for request_id in list(self._effects.streams):
             error = RequestError(ErrorCode.UNAVAILABLE, reason)
             self._take(self._effects.give_up(request_id, error))

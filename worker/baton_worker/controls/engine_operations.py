@@ -10,10 +10,6 @@ from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import SLEEP_LEVELS, EnginePart
 from baton_core.sessions.weight_arguments import require_checkpoint_format
 
-SLEEP_MODES: Final = ("abort", "wait", "keep")
-"""The ways to treat open requests."""
-
-
 WAKE_UP_TAGS: Final = tuple(EnginePart)
 
 
@@ -27,18 +23,6 @@ class Sleep:
     def __post_init__(self) -> None:
         if self.level not in SLEEP_LEVELS:
             raise InvalidRequestError("level", self.level, ", ".join(map(str, SLEEP_LEVELS)))
-
-    def check_mode(self, mode: str) -> None:
-        """Refuse what cannot become of open requests: without their blocks they cannot be kept.
-
-        Raises:
-            InvalidRequestError: naming what can.
-        """
-        allowed = SLEEP_MODES if self.level == 0 else SLEEP_MODES[:2]
-        if mode in allowed:
-            return
-        why = " (level 0 keeps requests; the others give up their KV cache)" if mode in SLEEP_MODES else ""
-        raise InvalidRequestError("mode", mode, ", ".join(allowed) + why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
