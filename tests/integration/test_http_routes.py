@@ -223,7 +223,13 @@ async def test_pages_of_allowed_origins_may_call() -> None:
         assert "access-control-allow-origin" not in other.headers
 
 
-async def test_paths_may_have_a_root_that_a_proxy_takes_off() -> None:
-    async with http_cluster(worker(), http=HttpSettings(root_path="/llm")) as client:
-        assert (await client.get("/health")).status_code == 200
+async def test_paths_may_have_a_root_that_a_proxy_takes_off_or_leaves() -> None:
+    settings = HttpSettings(root_path="/llm", api_keys=("key",))
+    async with http_cluster(worker(), http=settings) as client:
+        for root in ("", "/llm"):
+            assert (await client.get(f"{root}/health")).status_code == 200
+            assert (await client.get(f"{root}/v1/models")).status_code == 401
+        client.headers["authorization"] = "Bearer key"
+        for path, status in {"/v1/models": 200, "/llm/v1/models": 200, "/llm/llm/v1/models": 404}.items():
+            assert (await client.get(path)).status_code == status
         assert (await client.get("/openapi.json")).json()["servers"] == [{"url": "/llm"}]

@@ -52,7 +52,7 @@ LISTEN_FLAGS: Final = (
         "host at which workers that find this router in Redis reach it; default: --host, or for 0.0.0.0 "
         "that of the interface that leads to Redis",
     ),
-    Flag("--root-path", str, None, "prefix that a proxy in front removes from paths", pattern=_ROOT_PATH),
+    Flag("--root-path", str, None, "prefix of paths, which a proxy in front may remove", pattern=_ROOT_PATH),
 )
 ROUTING_FLAGS: Final = (
     Flag("--routing-policy", str, "cost", "policy by which workers are chosen", _POLICIES),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton_core.errors import InvalidConfigError
 from baton_router.http.connections.acceptor import Acceptor
@@ -106,9 +106,9 @@ class HttpServer:
     async def start(
         self, app: ASGIApp, *, root_path: str, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Serve `app`, without `tls` in plain text."""
+        """Serve `app`, without `tls` in plain text; clients' paths may begin with `root_path`, or lack it."""
         config = uvicorn.Config(
-            app,
+            _below(root_path, app) if root_path else app,
             http=BoundedProtocol,
             ws="none",
             lifespan="off",
@@ -117,7 +117,6 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            root_path=root_path,
             timeout_keep_alive=cast(int, limits.idle_timeout_s),
         )
         config.load()
@@ -173,6 +172,17 @@ class HttpServer:
         for connection in list(state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # so that the transports are closed when this returns
+
+
+def _below(root_path: str, app: ASGIApp) -> ASGIApp:
+    """Return an app whose paths all begin with `root_path`, which a proxy in front may have removed."""
+
+    async def rooted(scope: Scope, receive: Receive, send: Send) -> None:
+        removed = "" if scope["path"].startswith(f"{root_path}/") else root_path
+        paths = {"path": removed + scope["path"], "raw_path": removed.encode() + scope["raw_path"]}
+        await app({**scope, "root_path": root_path, **paths}, receive, send)
+
+    return rooted
 
 
 async def _tick(server: uvicorn.Server) -> None:
