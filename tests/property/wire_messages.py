@@ -278,6 +278,7 @@ infos = st.builds(
     WorkerInfo,
     worker_id=st.from_regex(r"[^\x00-\x1f\x7f]{1,128}", fullmatch=True),
     epoch=epochs,
+    has_prefix_cache=st.booleans(),
     role=st.sampled_from(Role),
     identity=st.builds(
         ModelIdentity,

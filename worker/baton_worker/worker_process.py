@@ -395,4 +395,5 @@ def worker_info(role: Role, config: WorkerConfig, peer_address: str, kv_descript
         peer_address=peer_address,
         kv_description=kv_description,
         block_bytes=config.kv_spec.block_bytes,
+        has_prefix_cache=config.enable_prefix_caching,
     )

@@ -50,6 +50,7 @@ class WorkerInfo:
     """Address of its metrics (`host:port`); empty: none, so its routers publish them."""
     data_parallel_rank: int = 0
     """Number of the data-parallel rank that it belongs to: requests may name it."""
+    has_prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

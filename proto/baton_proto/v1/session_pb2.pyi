@@ -37,7 +37,7 @@ class Processes(_message.Message):
     def __init__(self, ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received", "block_bytes", "metrics_address", "data_parallel_rank", "process_port")
+    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received", "block_bytes", "metrics_address", "data_parallel_rank", "process_port", "lacks_prefix_cache")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Hello(_message.Message):
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_PORT_FIELD_NUMBER: _ClassVar[int]
+    LACKS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     role: str
@@ -70,7 +71,8 @@ class Hello(_message.Message):
     metrics_address: str
     data_parallel_rank: int
     process_port: int
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ..., process_port: _Optional[int] = ...) -> None: ...
+    lacks_prefix_cache: bool
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ..., process_port: _Optional[int] = ..., lacks_prefix_cache: bool = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("weights", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics", "description", "kv_variant", "quantization", "structured_outputs_backend", "logits_processors", "logprobs_mode", "pooling")

@@ -77,6 +77,7 @@ def encode_hello(
         block_bytes=info.block_bytes,
         metrics_address=info.metrics_address,
         data_parallel_rank=info.data_parallel_rank,
+        lacks_prefix_cache=not info.has_prefix_cache,
     )
 
 
@@ -112,6 +113,7 @@ def decode_hello(hello: pb.Hello) -> WorkerInfo:
         block_bytes=checked_count("block_bytes", hello.block_bytes),
         metrics_address=hello.metrics_address and checked_name("metrics_address", hello.metrics_address),
         data_parallel_rank=hello.data_parallel_rank,
+        has_prefix_cache=not hello.lacks_prefix_cache,
     )
 
 

@@ -116,6 +116,18 @@ def test_each_series_is_told_by_one_service() -> None:
     assert instead <= of_worker
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_router_tells_of_a_workers_cache_as_the_worker_would(is_on: bool) -> None:
+    core = WorkerCore(make_worker_config("w1", enable_prefix_caching=is_on))
+    pages = (
+        worker_metrics(core).exposition(),
+        router_metrics(has_prefix_cache=is_on).exposition(is_ready=True),
+    )
+    name = "vllm:cache_config_info"
+    told = [{labels[2] for family, labels in samples_of(page) if family == name} for page in pages]
+    assert told == [{str(is_on)}] * 2
+
+
 def test_each_process_tells_its_memory_time_and_files() -> None:
     for page in (worker_metrics().exposition(), router_metrics().exposition(is_ready=True)):
         told = samples_of(page)
