@@ -166,9 +166,12 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
     if wanted is not None:
         allowed = min(max_position_embeddings, capacity)
         if wanted > allowed:
+            longer = ""
+            if wanted > max_position_embeddings:
+                longer = f'; hf_overrides {{"max_position_embeddings": {wanted}}} for a model that takes more'
             raise InvalidConfigError(
                 f"max_model_len is {wanted}; allowed: at most {allowed} "
-                f"(model {max_position_embeddings}, KV cache {capacity} tokens)"
+                f"(model {max_position_embeddings}, KV cache {capacity} tokens{longer})"
             )
         return wanted
     if capacity < max_position_embeddings:

@@ -64,13 +64,14 @@ async def test_answers_have_the_operators_role() -> None:
 @pytest.mark.parametrize(
     ("route", "body"), [(CHAT, QUESTION), (COMPLETIONS, {"prompt": PROMPT, "max_tokens": 3})]
 )
-async def test_every_stream_ends_with_its_usage_where_the_operator_wants_it(
+async def test_every_chunk_has_the_usage_so_far_where_the_operator_wants_it(
     route: str, body: dict[str, Any]
 ) -> None:
     async with http_cluster(worker(), http=answering(includes_usage=True)) as client:
         for options in ({}, {"stream_options": {"include_usage": False}}):
             streamed = await client.post(route, json={**body, "stream": True, **options})
-            assert chunks_of(streamed.text)[-1]["usage"]["completion_tokens"] == 3
+            chunks = chunks_of(streamed.text)
+            assert [chunk["usage"]["completion_tokens"] for chunk in chunks][-3:] == [2, 3, 3]
         assert (await client.post(route, json=body)).status_code == 200
 
 

@@ -158,7 +158,7 @@ ANSWER_FLAGS: Final = (
         False,
         "write tokens of log-probabilities as token_id:N, where requests do not say it themselves",
     ),
-    Flag("--enable-force-include-usage", bool, False, "end every stream with its usage"),
+    Flag("--enable-force-include-usage", bool, False, "have the usage so far in every chunk of a stream"),
     Flag(
         "--sse-keep-alive-interval",
         float,

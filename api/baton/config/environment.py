@@ -43,7 +43,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "VLLM_CONFIGURE_LOGGING": "--log-format and --log-level",
     "VLLM_LOGGING_PREFIX": "--log-format",
     "VLLM_USE_MODELSCOPE": "a folder, or HF_ENDPOINT for a mirror of the Hub",
-    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "a config.json with longer max_position_embeddings",
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": '--hf-overrides with {"max_position_embeddings": N}',
     "VLLM_RAY_DP_PACK_STRATEGY": "--prefill-workers and --decode-workers",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "--peer-address",
     "VLLM_NIXL_SIDE_CHANNEL_PORT": "--peer-address",

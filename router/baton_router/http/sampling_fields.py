@@ -250,7 +250,7 @@ def fill_in(fields: RequestFields, answers: AnswerSettings) -> None:
         fields.return_tokens_as_token_ids = True
     if answers.includes_usage and fields.stream:
         fields.stream_options = fields.stream_options or StreamOptions()
-        fields.stream_options.include_usage = True
+        fields.stream_options.include_usage = fields.stream_options.continuous_usage_stats = True
 
 
 def check_request(fields: RequestFields, *, takes_embeds: bool = False) -> None:

@@ -83,7 +83,7 @@ class AnswerSettings:
     names_token_ids: bool = False
     """Writes tokens of log-probabilities as `token_id:N`."""
     includes_usage: bool = False
-    """Ends every stream with its usage."""
+    """Ends every stream with its usage, and has it so far in each chunk."""
     keep_alive_s: float = 45.0
     """Silence of a stream before a comment; 0: there are none. By default less than the minute of most
     balancers, and more than requests wait for a worker, so that one which none has taken still ends with a
