@@ -236,7 +236,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
 
     async def get_metrics(self) -> list[Metric]:
         """Figures of all requests so far, under vLLM's names."""
-        return self.metrics.read(await self._executor.load())
+        return self.metrics.read(await self._executor.load(), self.vllm_config.cache_config)
 
     async def do_log_stats(self, scheduler_outputs: object = None, model_output: object = None) -> None:
         """Log how the engine does, and its speed since the last time; nothing with `disable_log_stats`."""

@@ -356,7 +356,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
 
     def get_metrics(self) -> list[Metric]:
         """Figures of all requests so far, under vLLM's names."""
-        return self.metrics.read(self._executor.load())
+        return self.metrics.read(self._executor.load(), self.vllm_config.cache_config)
 
     def do_log_stats(
         self,

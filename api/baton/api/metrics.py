@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from baton.api.output_builder import OutputBuilder
 from baton.api.pooled_output_builder import PooledOutputBuilder
+from baton.config.vllm_config import CacheConfig
 from baton.executors.executor import ExecutorLoad
 from baton_core.distribution import Distribution
 from baton_core.requests.finish import FinishReason
@@ -88,6 +89,8 @@ class GenerationMetrics:
             "request_decode_time_seconds": Distribution(_LATENCY_S),
             "request_prompt_tokens": Distribution(vllm.TOKENS_BOUNDS),
             "request_generation_tokens": Distribution(vllm.TOKENS_BOUNDS),
+            "request_max_num_generation_tokens": Distribution(vllm.TOKENS_BOUNDS),
+            "inter_token_latency_seconds": Distribution(vllm.TOKEN_GAP_BOUNDS),
             "request_params_n": Distribution(vllm.SEQUENCES_BOUNDS),
             "request_params_max_tokens": Distribution(vllm.TOKENS_BOUNDS),
         }
@@ -115,24 +118,25 @@ class GenerationMetrics:
         self._add("request_decode_time_seconds", timings.total_s - timings.first_token_s)
         self._add("request_prompt_tokens", finished.num_prompt_tokens)
         self._add("request_generation_tokens", num_tokens)
+        self._add("request_max_num_generation_tokens", builder.num_longest)
+        for gap_s, num_tokens in builder.token_gaps:
+            self._values["inter_token_latency_seconds"].add(max(gap_s, 0.0), num_tokens)
         self._add("request_params_n", params.n)
         if params.max_tokens is not None:
             self._add("request_params_max_tokens", params.max_tokens)
 
-    def read(self, load: ExecutorLoad) -> list[Metric]:
+    def read(self, load: ExecutorLoad, cache: CacheConfig) -> list[Metric]:
         """Return all metrics, under vLLM's names."""
         labels = self._labels
         gauges = {
             "num_requests_running": float(load.num_running),
-            "num_requests_waiting": float(load.num_waiting),
+            "num_requests_waiting": float(load.num_waiting + load.num_deferred),
             "kv_cache_usage_perc": load.kv_cache_usage,
         }
         counts = dict(self._counts)
         if load.num_preemptions is not None:
             counts["num_preemptions"] = load.num_preemptions
-        metrics: list[Metric] = [
-            Gauge(name=f"vllm:{name}", labels=labels, value=value) for name, value in gauges.items()
-        ]
+        metrics: list[Metric] = [_gauge(name, labels, value) for name, value in gauges.items()]
         metrics += [
             Counter(name=f"vllm:{name}", labels=labels, value=value) for name, value in counts.items()
         ]
@@ -140,7 +144,29 @@ class GenerationMetrics:
             ended = {**labels, "finished_reason": reason.value}
             metrics.append(Counter(name="vllm:request_success", labels=ended, value=count))
         metrics += [_histogram(f"vllm:{name}", labels, values) for name, values in self._values.items()]
+        for cause, waiting in (("capacity", load.num_waiting), ("deferred", load.num_deferred)):
+            metrics.append(_gauge("num_requests_waiting_by_reason", {**labels, "reason": cause}, waiting))
+        metrics.append(_gauge("cache_config_info", {**labels, **_labels_of(cache)}, 1))
+        if load.step_tokens is not None:
+            metrics += self._metrics_of_steps(load.step_tokens)
         return metrics + ([] if load.drafts is None else _metrics_of_drafts(labels, load.drafts))
+
+    def _metrics_of_steps(self, step_tokens: Distribution) -> list[Metric]:
+        """Figures of an engine in this process."""
+        cached = self._counts["prompt_tokens_cached"]
+        sources = {
+            "local_compute": self._counts["prompt_tokens"] - cached,
+            "local_cache_hit": cached,
+            "external_kv_transfer": 0,
+        }
+        name = "vllm:prompt_tokens_by_source"
+        return [
+            _histogram("vllm:iteration_tokens_total", self._labels, step_tokens),
+            *(
+                Counter(name=name, labels={**self._labels, "source": source}, value=count)
+                for source, count in sources.items()
+            ),
+        ]
 
     def log(self, load: ExecutorLoad) -> None:
         """Log how the engine does, and its speed since the last time."""
@@ -157,6 +183,15 @@ class GenerationMetrics:
 
     def _add(self, name: str, value: float) -> None:
         self._values[name].add(max(value, 0.0))
+
+
+def _gauge(name: str, labels: Mapping[str, str], value: float) -> Gauge:
+    return Gauge(name=f"vllm:{name}", labels=labels, value=float(value))
+
+
+def _labels_of(cache: CacheConfig) -> dict[str, str]:
+    names = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+    return {name: str(getattr(cache, name)) for name in names}
 
 
 def _histogram(name: str, labels: Mapping[str, str], values: Distribution) -> Histogram:

@@ -45,6 +45,9 @@ class OutputBuilder:
         self._num_cached_tokens: int | None = None
         self._first_token_s: float | None = None
         self._last_token_s: float | None = None
+        self._last_s_by_index: dict[int, float] = {}
+        self.token_gaps: list[tuple[float, int]] = []
+        """Seconds between tokens of a sequence, and how many tokens came with that gap."""
         self._finished: Finished | None = None
         self._is_over = False
         self._has_shown_prompt = False
@@ -69,6 +72,11 @@ class OutputBuilder:
         return sum(len(sequence.token_ids) for sequence in self._sequences)
 
     @property
+    def num_longest(self) -> int:
+        """Tokens of the longest sequence so far."""
+        return max(len(sequence.token_ids) for sequence in self._sequences)
+
+    @property
     def finish_reasons(self) -> list[str]:
         """Finish reasons of the sequences that have ended."""
         return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
@@ -79,6 +87,7 @@ class OutputBuilder:
             case Delta():
                 self._last_token_s = time.time()
                 self._first_token_s = self._first_token_s or self._last_token_s
+                self._time(event, self._last_token_s)
                 if self._num_cached_tokens is None:
                     self._num_cached_tokens = event.num_cached_tokens
                 if (due := self._held.add(event)) is not None:
@@ -122,6 +131,13 @@ class OutputBuilder:
             num_cached_tokens=self._num_cached_tokens,
             kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),
         )
+
+    def _time(self, delta: Delta, now_s: float) -> None:
+        last_s, num_tokens = self._last_s_by_index.get(delta.index), len(delta.token_ids)
+        if num_tokens:
+            self._last_s_by_index[delta.index] = now_s
+            if last_s is not None:
+                self.token_gaps.append(((now_s - last_s) / num_tokens, num_tokens))
 
     def _take_delta(self, delta: Delta) -> None:
         texts = self._texts[delta.index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
@@ -15,6 +16,10 @@ class PooledOutputBuilder:
 
     num_tokens = 0
     """Tokens that were generated."""
+    num_longest = 0
+    """Tokens of the longest sequence."""
+    token_gaps: Sequence[tuple[float, int]] = ()
+    """Seconds between tokens."""
 
     def __init__(self, spec: RequestSpec) -> None:
         self.spec = spec

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from baton_core.distribution import Distribution
 from baton_core.errors import BatonError
 from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
@@ -22,12 +23,17 @@ class ExecutorLoad:
     num_running: int = 0
     """Sequences."""
     num_waiting: int = 0
+    """Sequences that wait for a place in a step."""
+    num_deferred: int = 0
+    """Sequences that wait for what they need before that, such as a grammar."""
     kv_cache_usage: float = 0.0
     """Share of the blocks that are in use: 0 to 1."""
     num_preemptions: int | None = None
     """Sequences whose blocks were taken for others; None where workers tell of it themselves."""
     drafts: DraftCounts | None = None
     """Counts of speculation; None where nothing is drafted, or workers tell of it themselves."""
+    step_tokens: Distribution | None = None
+    """Tokens that each step computed; None where workers tell of it themselves."""
 
 
 ExecutorEvent: TypeAlias = GenerationEvent | BatonError

@@ -17,6 +17,7 @@ from weakref import finalize
 from baton.executors.core_pair import ClientEffect, CorePair
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.waiting_requests import WaitingRequests
+from baton_core.distribution import Distribution
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
@@ -37,6 +38,7 @@ from baton_router.requests.generation import PromptDelta
 from baton_router.requests.request_text import RequestText
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.tokenization import Tokenizer
+from baton_service import vllm_metrics
 from baton_service.process import interrupts_deferred
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.engine_controls import EngineControls
@@ -76,6 +78,7 @@ class InProcessExecutor:
             self._tracing = start_tracing(settings.tracing, service="baton", instance_id=f"local-{epoch:x}")
             self._spans = RequestSpans(self._tracing, settings.model_name or settings.engine.model)
             self._cores = self._new_cores()
+            self._step_tokens = Distribution(vllm_metrics.STEP_BOUNDS)
             self._steps = StepPipeline(self._engine.launch)
             self._controls = EngineControls(self._engine)
             self._update = WeightUpdate()
@@ -168,9 +171,11 @@ class InProcessExecutor:
         return ExecutorLoad(
             num_running=load.num_running,
             num_waiting=load.num_waiting + len(self._waiting),
+            num_deferred=load.num_deferred,
             kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
             num_preemptions=self._cores.num_preemptions,
             drafts=self._cores.drafts,
+            step_tokens=self._step_tokens,
         )
 
     def close(self) -> None:
@@ -231,6 +236,8 @@ class InProcessExecutor:
 
     def _compute(self) -> None:
         plans = self._cores.plan()
+        for plan in plans:
+            self._step_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
         if not self._cores.is_step_in_flight:
             raise RequestError(ErrorCode.INTERNAL, "requests are open, but there is nothing to compute")
         outcome = self._steps.advance(*plans)
