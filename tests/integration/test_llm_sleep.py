@@ -62,9 +62,14 @@ def test_parts_come_back_one_by_one(llm: LLM) -> None:
     assert llm.is_sleeping
     with pytest.raises(RequestError, match="the engine sleeps without kv_cache; allowed: wake_up first"):
         llm.apply_model(lambda model: None)
+    assert llm.collective_rpc("reload_weights") == [None], "waking has read them"
     assert llm.wake_up(["kv_cache"])
     assert not llm.is_sleeping
     assert tokens(llm) == (expected, 0)
+    llm.sleep(1)
+    llm.wake_up()
+    with pytest.raises(InvalidRequestError, match="method is 'reload_weights'; allowed: after sleep"):
+        llm.collective_rpc("reload_weights")
 
 
 def test_what_is_enqueued_while_it_pauses_goes_on_afterwards(llm: LLM) -> None:

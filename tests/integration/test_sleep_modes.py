@@ -36,3 +36,19 @@ def test_workers_sleep_once_open_requests_are_ended_or_awaited(mode: str) -> Non
             assert (await site.generate(20))[0] == expected
 
     run(scenario())
+
+
+def test_weights_that_waking_has_read_need_no_reading() -> None:
+    async def scenario() -> None:
+        async with operated(split="never") as site:
+            expected, _ = await site.generate()
+            reload = {"method": "reload_weights"}
+            refused = await site.http.post("/collective_rpc", json=reload)
+            assert (refused.status_code, "after sleep(level=2) and wake_up" in refused.text) == (400, True)
+            assert (await site.http.post("/sleep?level=2&mode=wait")).status_code == 200
+            assert (await site.http.post("/wake_up?tags=weights")).status_code == 200
+            assert (await site.http.post("/collective_rpc", json=reload)).status_code == 200
+            assert (await site.http.post("/wake_up?tags=kv_cache")).json()["status"] == "awake"
+            assert (await site.generate())[0] == expected
+
+    run(scenario())

@@ -25,7 +25,7 @@ from baton_worker.controls.engine_operations import (
     WakeUp,
 )
 from baton_worker.controls.profiler import Profiler
-from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.engine.resident_engine import RELOAD_WEIGHTS, ResidentEngine
 from baton_worker.ranks.rank_group import RankGroup
 
 
@@ -113,6 +113,8 @@ class EngineControls:
         assert_never(command)
 
     def _call(self, command: CallWorker) -> Any:
+        if command.method == RELOAD_WEIGHTS and not (command.args or command.kwargs):
+            return self._engine.require_read_again()
         runner, method = self._engine.loaded.runner, command.method
         if isinstance(method, str) and ":" not in method:
             found = getattr(runner, method, None)

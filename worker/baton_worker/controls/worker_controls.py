@@ -10,7 +10,7 @@ from baton_core.worker.worker_events import ControlDone, RunControl
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.controls.engine_operations import ApplyModel, CallWorker, EngineOperation
-from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.engine.resident_engine import RELOAD_WEIGHTS, ResidentEngine
 
 _log = logging.getLogger(__name__)
 
@@ -63,5 +63,5 @@ def _refuse_functions(command: EngineOperation) -> None:
     match command:
         case ApplyModel(function=function):
             raise InvalidRequestError("func", function, allowed)
-        case CallWorker(method=method):
+        case CallWorker(method=method) if method != RELOAD_WEIGHTS:
             raise InvalidRequestError("method", method, allowed)

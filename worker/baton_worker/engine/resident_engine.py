@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -44,6 +45,8 @@ from baton_worker.ranks.rank_group import RankGroup
 
 AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
 """Returns a zeroed, contiguous pool of a number of blocks, whose memory is lent when it is new."""
+RELOAD_WEIGHTS: Final = "reload_weights"
+"""The method of vLLM's workers that scripts call between the two wakings from level 2."""
 _log = logging.getLogger(__name__)
 
 
@@ -101,6 +104,8 @@ class ResidentEngine:
         self._adapting = Lock()
         """Held while adapters are loaded and dropped, and while they move to another model."""
         self._away: frozenset[EnginePart] = frozenset()
+        self._has_read_again = False
+        """True from a waking that has read the weights' files until the next sleep, or other weights."""
         try:
             with self.group.explaining() if self.group else nullcontext():
                 self._ranks = ranks or (self.group.link() if self.group else ALONE)
@@ -182,6 +187,7 @@ class ResidentEngine:
         self._away |= AWAY_AT[level]
         if level == 0:
             return
+        self._has_read_again = False
         self._give_up_pool()
         if level == 2:
             self._model = None
@@ -285,11 +291,21 @@ class ResidentEngine:
         had_pool = self._engine is not None
         self._give_up_pool()
         self._away |= {EnginePart.KV_CACHE}
-        self._read, self._weight_folder = model.read, Path(path)
+        self._read, self._weight_folder, self._has_read_again = model.read, Path(path), False
         free_unused(self._device)
         if had_pool:
             self._engine = self._start(model)
             self._away -= {EnginePart.KV_CACHE}
+
+    def require_read_again(self) -> None:
+        """Refuse to read the weights, unless waking from level 2 has just done so.
+
+        Raises:
+            InvalidRequestError: it has not.
+        """
+        if not self._has_read_again:
+            allowed = "after sleep(level=2) and wake_up, which reads them; update_weights gives others"
+            raise InvalidRequestError("method", RELOAD_WEIGHTS, allowed)
 
     def _asleep(self) -> RequestError:
         text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
@@ -353,6 +369,7 @@ class ResidentEngine:
             model = self._load(self._plan, self._weight_folder)
             self._require_unchanged(model.read)
             self._adopt(model)
+            self._has_read_again = True
         elif self._device.type != "cpu":
             move_tensors(self._model.model, self._device)
 
