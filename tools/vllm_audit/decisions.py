@@ -33,6 +33,13 @@ DECISIONS: Final[Mapping[str, str]] = {
         "prefill and decode are apart; `--mixed 1 --prefill-workers 0 --decode-workers 0` is one engine, and "
         "`baton as-vllm vllm serve` has one"
     ),
+    "serve --api-key": (
+        "a key keeps what a server does from those who lack it; `--open-metrics` opens `/metrics`"
+    ),
+    "POST /sleep": "a request is not lost for a parameter that was left out; `?mode=abort` ends them",
+    "POST /pause": (
+        "what a client gets is whole or an error; `?mode=wait` lets requests end, `?mode=keep` keeps them"
+    ),
 }
 """By the item's name; a flag has the decision of its field."""
 

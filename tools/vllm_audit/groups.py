@@ -11,6 +11,7 @@ from tools.vllm_audit import (
     generation_items,
     llm_items,
     parameter_items,
+    route_items,
 )
 from tools.vllm_audit.verdict import Group
 
@@ -36,6 +37,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     alias_items.HELPERS,
     alias_items.MODULES,
     alias_items.COMMANDS,
+    route_items.ROUTES,
     engine_items.QUANTIZATION,
     engine_items.ARCHITECTURE,
     engine_items.PREFIX_CACHING,

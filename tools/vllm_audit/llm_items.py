@@ -162,7 +162,7 @@ ATTRIBUTES: Final = Group("LLM attributes", {one: _has_attribute(one) for one in
 
 _MESSAGES: Final = [{"role": "user", "content": "Hello"}]
 _METHODS: Final = (
-    *("chat", "collective_rpc", "enqueue", "enqueue_chat", "from_engine_args", "generate", "get_metrics"),
+    *("chat", "collective_rpc", "enqueue", "enqueue_chat", "from_engine_args", "generate"),
     *("sleep", "wake_up", "start_profile", "stop_profile", "get_tokenizer", "get_default_sampling_params"),
     *("reset_prefix_cache", "wait_for_completion", "init_weight_transfer_engine", "start_weight_update"),
     *("update_weights", "finish_weight_update"),
@@ -188,6 +188,35 @@ def _apply_model() -> None:
     expect(min(found[0]) > 0, "the module has no parameters")
 
 
+_FIGURES: Final = (
+    *(
+        "num_requests_running",
+        "num_requests_waiting",
+        "num_requests_waiting_by_reason",
+        "kv_cache_usage_perc",
+    ),
+    *("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens"),
+    *("prompt_tokens_by_source", "prompt_tokens_cached", "iteration_tokens_total", "cache_config_info"),
+    *(
+        "request_success",
+        "request_max_num_generation_tokens",
+        "request_params_n",
+        "request_params_max_tokens",
+    ),
+    *("request_prompt_tokens", "request_generation_tokens", "inter_token_latency_seconds"),
+    *("time_to_first_token_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds"),
+    *("request_queue_time_seconds", "request_inference_time_seconds", "request_prefill_time_seconds"),
+    "request_decode_time_seconds",
+)
+"""Metrics of an engine of text, without their prefix."""
+
+
+def _has_figures() -> None:
+    generated()
+    names = {one.name.removeprefix("vllm:") for one in llm().get_metrics()}
+    expect(set(_FIGURES) <= names, f"it lacks {', '.join(sorted({*_FIGURES} - names))}")
+
+
 def _works_as_method(text: str) -> Probe:
     return attribute(lambda: baton.LLM, text)
 
@@ -200,6 +229,7 @@ METHODS: Final = Group(
         "encode": lambda: pooling().encode(PROMPT, use_tqdm=False),
         "embed": lambda: pooling().embed(PROMPT, use_tqdm=False),
         "get_world_size": _world_size,
+        "get_metrics": _has_figures,
         "reset_mm_cache": lambda: llm().reset_mm_cache(),
         "__repr__": _repr,
         "apply_model": _apply_model,
@@ -251,6 +281,14 @@ def _resets(**arguments: bool) -> Probe:
     return probe
 
 
+def _resets_beside_running() -> None:
+    llm().enqueue([PROMPT], SamplingParams(max_tokens=2), use_tqdm=False)
+    try:
+        expect(llm().reset_prefix_cache(reset_running_requests=True), "nothing is reset")
+    finally:
+        llm().wait_for_completion(use_tqdm=False)
+
+
 def _rpc(**arguments: Any) -> Probe:
     def probe() -> None:
         result = llm().collective_rpc(lambda runner, *given, **named: (given, named), **arguments)
@@ -281,7 +319,7 @@ OTHERS: Final = Group(
         'sleep(mode="keep") at level 1 or 2': _sleeps(1, "keep"),
         "wait_for_completion(output_type)": _waits,
         "get_world_size(include_dp)": lambda: expect(llm().get_world_size(include_dp=False) == 1, "not 1"),
-        "reset_prefix_cache(reset_running_requests)": _resets(reset_running_requests=True),
+        "reset_prefix_cache(reset_running_requests)": _resets_beside_running,
         "reset_prefix_cache(reset_connector)": _resets(reset_connector=False),
         "start_weight_update(is_checkpoint_format)": _takes("start_weight_update", "is_checkpoint_format"),
         "update_weights(request)": _takes("update_weights", "request"),
