@@ -112,6 +112,8 @@ def test_a_sleep_ends_what_is_open_first(spawned: Spawned) -> None:
     expected, _ = spawned.tokens()
     llm.enqueue(PROMPT, greedy(400))
     until(lambda: spawned.num_running() > 0, 5.0, "a running request")
+    with pytest.raises(InvalidRequestError, match="reset_running_requests is True; allowed: False while"):
+        llm.reset_prefix_cache(reset_running_requests=True)
     llm.sleep(1)
     llm.wake_up()
     (output,) = llm.wait_for_completion(use_tqdm=False)

@@ -170,13 +170,6 @@ def test_attributes_are_those_of_vllm_s_class(llm: LLM, folder: Path) -> None:
     assert (llm.reset_mm_cache(), llm.reset_prefix_cache(True, True)) == (None, True)
 
 
-def test_a_cache_is_not_taken_from_open_requests(llm: LLM) -> None:
-    llm.enqueue(PROMPT, greedy(1), use_tqdm=False)
-    with pytest.raises(InvalidRequestError, match="reset_running_requests is True; allowed: False while"):
-        llm.reset_prefix_cache(reset_running_requests=True)
-    assert llm.wait_for_completion(use_tqdm=False)
-
-
 def test_values_without_effect_are_named_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     given: dict[str, Any] = {"trust_remote_code": True, "disable_custom_all_reduce": True}
     LLM(

@@ -123,3 +123,20 @@ def test_the_cache_is_not_reset_under_open_requests(llm: LLM) -> None:
     llm.wait_for_completion(use_tqdm=False)
     assert llm.reset_prefix_cache()
     assert tokens(llm)[1] == 0
+
+
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_a_reset_may_take_the_blocks_of_open_requests(llm: LLM, num_steps: int) -> None:
+    expected, _ = tokens(llm)
+    llm.enqueue([PROMPT, PROMPT[1:]], greedy(12))
+    for _ in range(num_steps):
+        llm.llm_engine.step()
+    num_preemptions = {one.name: one for one in llm.get_metrics()}["vllm:num_preemptions"].value  # type: ignore[union-attr]
+    assert llm.reset_prefix_cache(reset_running_requests=True)
+    metrics = {one.name: one for one in llm.get_metrics()}
+    assert metrics["vllm:kv_cache_usage_perc"].value == 0  # type: ignore[union-attr]
+    assert metrics["vllm:num_preemptions"].value > num_preemptions  # type: ignore[union-attr]
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [12, 12]
+    assert outputs[0].outputs[0].token_ids == expected
+    assert llm.reset_prefix_cache()

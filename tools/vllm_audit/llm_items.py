@@ -282,7 +282,8 @@ def _resets(**arguments: bool) -> Probe:
 
 
 def _resets_beside_running() -> None:
-    llm().enqueue([PROMPT], SamplingParams(max_tokens=2), use_tqdm=False)
+    llm().enqueue([PROMPT], SamplingParams(max_tokens=8, ignore_eos=True), use_tqdm=False)
+    llm().llm_engine.step()
     try:
         expect(llm().reset_prefix_cache(reset_running_requests=True), "nothing is reset")
     finally:

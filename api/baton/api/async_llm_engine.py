@@ -15,7 +15,7 @@ from baton.api.engine_options import EngineConfig
 from baton.api.lora_methods import AsyncLoRAMethods
 from baton.api.metrics import Metric
 from baton.api.open_requests import Builder, push_event
-from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
+from baton.api.refused import Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
@@ -248,12 +248,12 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
     ) -> bool:
         """Forget every cached block; False, and nothing is done, while requests are open.
 
+        With `reset_running_requests` these lose their blocks too, and compute their tokens again.
+
         Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open.
+            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
         """
-        if reset_running_requests and self._open:
-            raise InvalidRequestError("reset_running_requests", True, KEEPS_RUNNING)
-        return all(await self._executor.control(ResetPrefixCache()))
+        return all(await self._executor.control(ResetPrefixCache(preempts=reset_running_requests)))
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Stop computing until `wake_up`, as `LLM.sleep` does.

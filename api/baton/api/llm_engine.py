@@ -11,7 +11,7 @@ from baton.api.engine_options import EngineConfig
 from baton.api.lora_methods import LoRAMethods
 from baton.api.metrics import Metric
 from baton.api.open_requests import AnyOutput, Builder, OpenRequests
-from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
+from baton.api.refused import Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
@@ -232,12 +232,12 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget every cached block; False, and nothing is done, while requests are open.
 
+        With `reset_running_requests` these lose their blocks too, and compute their tokens again.
+
         Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open.
+            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
         """
-        if reset_running_requests and self._open:
-            raise InvalidRequestError("reset_running_requests", True, KEEPS_RUNNING)
-        return all(self.control(ResetPrefixCache()))
+        return all(self.control(ResetPrefixCache(preempts=reset_running_requests)))
 
     def reset_mm_cache(self) -> None:
         """Do nothing: models of text alone are supported, so there is no cache of other inputs."""

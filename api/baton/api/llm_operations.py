@@ -32,10 +32,11 @@ class LLMOperations:
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget every cached block; False, and nothing is done, while requests are open.
 
+        With `reset_running_requests` these lose their blocks too, and compute their tokens again.
         `reset_connector` has no effect: a transfer of KV blocks keeps none.
 
         Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open.
+            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
         """
         return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
 

@@ -17,9 +17,6 @@ _REASONS: Final = {
     ),
 }
 
-KEEPS_RUNNING: Final = "False while requests are open: abort them, or wait for them"
-"""Allowed values of `reset_running_requests`."""
-
 
 class Refused:
     """A method that raises InvalidConfigError with its name and the reason, whatever it is given."""

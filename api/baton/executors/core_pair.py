@@ -119,6 +119,12 @@ class CorePair:
         """The steps that can be planned now, to be computed in order."""
         return tuple(iter(partial(self._worker.schedule, time.monotonic()), None))
 
+    def forget_blocks(self) -> bool:
+        """Preempt all sequences and forget what is cached; returns whether no block is in use any more."""
+        self._worker.scheduler.preempt_all(time.monotonic())
+        self._worker.pool.forget_cached()
+        return not self._worker.pool.num_used
+
     def finish_step(self, result: StepDone | StepFailed) -> None:
         """Pass the result of the first step in flight to the worker's core."""
         self._to_worker.append(result)

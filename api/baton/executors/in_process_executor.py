@@ -148,8 +148,8 @@ class InProcessExecutor:
 
     def _control(self, command: Control) -> list[Any]:
         match command:
-            case ResetPrefixCache():
-                return [self._reset_prefix_cache()]
+            case ResetPrefixCache(preempts=preempts):
+                return [self._reset_prefix_cache(preempts=preempts)]
             case Sleep(level=level) if level:
                 if self._running or self._waiting:
                     raise InvalidRequestError("level", level, "0 while requests are open")
@@ -240,7 +240,10 @@ class InProcessExecutor:
             self._step_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
         if not self._cores.is_step_in_flight:
             raise RequestError(ErrorCode.INTERNAL, "requests are open, but there is nothing to compute")
-        outcome = self._steps.advance(*plans)
+        self._finish(self._steps.advance(*plans))
+
+    def _finish(self, outcome: StepResult | BaseException) -> None:
+        """Tell the cores what the first step in flight has computed."""
         if isinstance(outcome, StepResult):
             self._cores.finish_step(StepDone(result=outcome))
             return
@@ -249,12 +252,16 @@ class InProcessExecutor:
         if not isinstance(outcome, Exception):
             raise outcome
 
-    def _reset_prefix_cache(self) -> bool:
-        """New cores know no block; while requests are open, theirs cannot be taken from them."""
-        if self._running:
+    def _reset_prefix_cache(self, *, preempts: bool) -> bool:
+        """New cores know no block; while requests are open, theirs are taken alone if it preempts."""
+        if not self._running:
+            self._forget_blocks()
+            return True
+        if not preempts:
             return False
-        self._forget_blocks()
-        return True
+        while self._cores.is_step_in_flight:
+            self._finish(self._steps.advance())
+        return self._cores.forget_blocks()
 
     def _update_weights(self, step: WeightUpdateStep) -> list[Any]:
         """Take a step of an update; the last one needs that no request is open."""

@@ -39,7 +39,10 @@ class WakeUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPrefixCache:
-    """Forget every cached block; answered with whether it was done."""
+    """Forget every cached block; answered with whether it was done, which needs that no request is open."""
+
+    preempts: bool = False
+    """Takes the blocks of open requests too, which then compute their tokens again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

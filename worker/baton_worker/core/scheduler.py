@@ -317,10 +317,7 @@ class Scheduler:
             self._prefixes_in_flight().add(seq)
 
     def _admit_decodes(self, now: float, plan: PlanBuilder) -> None:
-        """Admit those whose prompt was computed elsewhere: like any decode they go before chunks of prompts.
-
-        They pass none that is more important.
-        """
+        """Admit those whose prompt was computed elsewhere before chunks, but for more important ones."""
         if not self._waiting or self.num_preemptions > plan.num_preempted_before:
             return
         first = self._waiting[0].priority
@@ -385,6 +382,11 @@ class Scheduler:
         """Sequences that hold blocks and may be preempted, at once or when no step computes them."""
         waiting = [one for one in self._waiting if one.tables]
         return waiting + [one for one in self._running if not one.is_pinned]
+
+    def preempt_all(self, now: float) -> None:
+        """Take the blocks of all sequences that may lose them. Not while a step is in flight."""
+        for seq in self._preemptible():
+            self._preempt(now, seq)
 
     def _preempt(self, now: float, seq: Sequence) -> None:
         self.num_preemptions += 1
