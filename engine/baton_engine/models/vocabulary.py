@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_engine.checkpoint.adapter_places import AdapterPlace
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import load_head, share_to_read
 from baton_engine.models.shares import WHOLE, Share
@@ -59,7 +60,8 @@ class Embedding:
         Raises:
             InvalidModelError: the stored head has another shape.
         """
-        if _HEAD not in weights or weights.is_quantized("lm_head"):
+        has_head = _HEAD in weights and not isinstance(weights, DummyWeights)
+        if not has_head or weights.is_quantized("lm_head"):
             return True
         num_bytes = weights.loaded_bytes
         table = self._table if self._ranks.size == 1 else weights.load(self._name, self._shape)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint import weights
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.vocabulary import Embedding
 from baton_engine.ranks.ranks import ALONE
@@ -187,3 +188,4 @@ def test_a_head_that_is_compared_is_not_counted_as_loaded(folder: Path) -> None:
     num_bytes = reader.loaded_bytes
     assert not embedding.is_head(reader)
     assert reader.loaded_bytes == num_bytes > 0
+    assert embedding.is_head(DummyWeights(folder, torch.float32)), "of these none is stored"
