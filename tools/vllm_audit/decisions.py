@@ -40,6 +40,10 @@ DECISIONS: Final[Mapping[str, str]] = {
     "POST /pause": (
         "what a client gets is whole or an error; `?mode=wait` lets requests end, `?mode=keep` keeps them"
     ),
+    "X-Request-Id beside request_id": (
+        "proxies set the header, and the body is the client's own; without `request_id` the header names it"
+    ),
+    "continuous_usage_stats alone": "what is asked for is sent; `include_usage` adds the last chunk",
 }
 """By the item's name; a flag has the decision of its field."""
 

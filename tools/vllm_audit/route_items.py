@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
-from tools.vllm_audit.processes import MODEL_ID, Server, started
+from tools.vllm_audit.processes import MODEL_ID, Server, server, started
 from tools.vllm_audit.subjects import PROMPT, expect
 from tools.vllm_audit.verdict import Group, Probe
 
@@ -142,6 +142,22 @@ def _pauses() -> None:
     expect(ends, "running requests end with an error; vLLM ends them with what they have, as `abort`")
 
 
+def _names_by_header() -> None:
+    body = {"model": "audited", "prompt": PROMPT, "max_tokens": 1, "request_id": "body"}
+    headers = {"Content-Type": "application/json", "X-Request-Id": "header"}
+    request = urllib.request.Request(f"{server().url}/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=_WITHIN_S) as answer:
+        name = json.loads(answer.read())["id"]
+    expect(name.startswith("cmpl-header"), "`request_id` of the body comes first; vLLM: the header")
+
+
+def _counts_at_the_end_alone() -> None:
+    body = {"model": "audited", "prompt": PROMPT, "max_tokens": 2, "stream": True}
+    chunks = server().ask("/v1/completions", {**body, "stream_options": {"continuous_usage_stats": True}})
+    is_told = any("usage" in chunk for chunk in chunks)
+    expect(not is_told, "usage in each chunk without `include_usage` too; vLLM: in none")
+
+
 ROUTES: Final = Group(
     "a server in development mode",
     {
@@ -162,6 +178,8 @@ ROUTES: Final = Group(
         "POST /reset_mm_cache": _posts("/reset_mm_cache", {}),
         "POST /reset_encoder_cache": _posts("/reset_encoder_cache", {}),
         "POST /pause": _pauses,
+        "X-Request-Id beside request_id": _names_by_header,
+        "continuous_usage_stats alone": _counts_at_the_end_alone,
     },
     starts_processes=True,
 )
