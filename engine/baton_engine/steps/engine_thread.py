@@ -29,6 +29,7 @@ class EngineThread:
         self._deliver = deliver
         self._jobs: queue.Queue[tuple[StepPlan, ...] | Callable[[], None] | None] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._is_ending = False
 
     def start(self) -> None:
         self._thread.start()
@@ -39,7 +40,7 @@ class EngineThread:
         Raises:
             queue.Full: a job is waiting already.
         """
-        self._jobs.put_nowait(plans)
+        self._hand_over(plans)
 
     def run(self, task: Callable[[], None]) -> None:
         """Hand over something else to do, which must not raise and tells of its end itself.
@@ -47,14 +48,19 @@ class EngineThread:
         Raises:
             queue.Full: a job is waiting already.
         """
-        self._jobs.put_nowait(task)
+        self._hand_over(task)
+
+    def _hand_over(self, job: tuple[StepPlan, ...] | Callable[[], None]) -> None:
+        if not self._is_ending:  # a step that comes back at the end asks for more
+            self._jobs.put_nowait(job)
 
     def close(self, timeout_s: float) -> None:
-        """End after the steps in flight.
+        """End after the steps in flight; what is handed over from now on is not done.
 
         Raises:
             TimeoutError: one is still running after `timeout_s`.
         """
+        self._is_ending = True
         try:
             self._jobs.put(None, timeout=timeout_s)
         except queue.Full:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.steps.engine_thread import EngineThread
@@ -31,3 +33,28 @@ def test_a_step_that_exits_is_a_step_that_fails() -> None:
         'RuntimeError("SystemExit: of a request\'s function")',
     ]
     assert results[2] == StepResult(step_id=3, sampled=())
+
+
+def test_a_step_that_comes_back_at_the_end_may_ask_for_more() -> None:
+    finish, returned = threading.Event(), threading.Event()
+
+    def launch(plan: StepPlan) -> Launched:
+        finish.wait(10)
+        return lambda: StepResult(step_id=plan.step_id, sampled=())
+
+    def deliver(result: StepResult | Exception) -> None:
+        engine.submit(StepPlan(step_id=2, slices=()))
+        engine.run(lambda: None)
+        returned.set()
+
+    engine = EngineThread(launch, deliver)
+    engine.start()
+    engine.submit(StepPlan(step_id=1, slices=()))
+    closing = threading.Thread(target=engine.close, args=(10,))
+    closing.start()
+    while not engine._jobs.full():
+        time.sleep(0.001)
+    finish.set()
+    assert returned.wait(10)
+    closing.join(10)
+    assert not closing.is_alive()
