@@ -36,9 +36,10 @@ def test_a_step_that_exits_is_a_step_that_fails() -> None:
 
 
 def test_a_step_that_comes_back_at_the_end_may_ask_for_more() -> None:
-    finish, returned = threading.Event(), threading.Event()
+    begun, finish, returned = threading.Event(), threading.Event(), threading.Event()
 
     def launch(plan: StepPlan) -> Launched:
+        begun.set()
         finish.wait(10)
         return lambda: StepResult(step_id=plan.step_id, sampled=())
 
@@ -50,6 +51,7 @@ def test_a_step_that_comes_back_at_the_end_may_ask_for_more() -> None:
     engine = EngineThread(launch, deliver)
     engine.start()
     engine.submit(StepPlan(step_id=1, slices=()))
+    assert begun.wait(10)
     closing = threading.Thread(target=engine.close, args=(10,))
     closing.start()
     while not engine._jobs.full():
