@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import zmq
@@ -27,12 +27,10 @@ from baton_core.sessions.peer_messages import (
     encode_peer,
 )
 from baton_kv.curve import prepare_dial, without_key
-from baton_kv.heartbeats import send_heartbeats
+from baton_kv.peer_socket import open_socket, send_frames
 
 MAX_PRODUCERS: Final = 960
 """Sockets kept open; the one used longest ago is closed for a new one. A ZMQ context has 1023 in all."""
-MAX_QUEUED_MESSAGES: Final = 10_000
-MAX_MESSAGE_BYTES: Final = 2**20
 MAX_RECONNECT_MS: Final = 2_000
 """Between two attempts to reach a producer; the first ones follow each other faster."""
 _MAX_NAME_BYTES: Final = 255
@@ -78,8 +76,7 @@ class ConsumerEndpoint:
         self._producers.move_to_end(address)
         producer = self._producers[address]
         producer.used_at = now
-        sending = producer.socket.send(encode_peer(message), flags=zmq.NOBLOCK)
-        asyncio.ensure_future(sending).add_done_callback(_drop_error)
+        send_frames(producer.socket, encode_peer(message))
 
     @property
     def addresses(self) -> list[str]:
@@ -94,23 +91,15 @@ class ConsumerEndpoint:
     def _open(self, address: str) -> None:
         if len(self._producers) >= MAX_PRODUCERS:
             self._shut(next(iter(self._producers)))
-        socket = self._context.socket(zmq.DEALER)
+        socket = open_socket(self._context, zmq.DEALER, address)
         try:
-            self._dial(socket, address)
+            socket.setsockopt(zmq.IDENTITY, self._name)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
+            socket.connect(prepare_dial(socket, address))
         except BaseException:
             socket.close()
             raise
         self._producers[address] = _Producer(socket, asyncio.create_task(self._receive(socket)))
-
-    def _dial(self, socket: zmq.asyncio.Socket, address: str) -> None:
-        socket.setsockopt(zmq.IDENTITY, self._name)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
-        socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
-        send_heartbeats(socket)
-        socket.connect(prepare_dial(socket, address))
 
     def _shut_unused(self, new_address: str, now: float) -> None:
         """Shut what has not been used for long, or leads where another producer listens now."""
@@ -145,8 +134,3 @@ def _decode(frame: bytes) -> ToConsumer | None:
         return message
     _log.warning("dropped a %s on the peer channel: only a consumer sends it", type(message).__name__)
     return None
-
-
-def _drop_error(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled() and isinstance(future.exception(), zmq.ZMQError):
-        _log.debug("lost a message to a producer: %s", future.exception())

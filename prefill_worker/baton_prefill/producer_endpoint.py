@@ -5,10 +5,9 @@ Used on the worker's loop. Messages may be lost; the transfer's renewals make up
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import zmq
@@ -26,11 +25,8 @@ from baton_core.sessions.peer_messages import (
     encode_peer,
 )
 from baton_kv.curve import CurveKeys, protect
-from baton_kv.heartbeats import send_heartbeats
+from baton_kv.peer_socket import open_socket, send_frames
 
-MAX_QUEUED_MESSAGES: Final = 10_000
-"""Per consumer; beyond it messages are dropped."""
-MAX_MESSAGE_BYTES: Final = 2**20
 HANDSHAKE_MS: Final = 5_000
 """Within which a connection has to show that it speaks the protocol, or it is hung up on."""
 _log = logging.getLogger(__name__)
@@ -46,15 +42,10 @@ class ProducerEndpoint:
     """
 
     def __init__(self, context: zmq.asyncio.Context, address: str, curve: CurveKeys | None = None) -> None:
-        self._socket = context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
-        self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket = open_socket(context, zmq.ROUTER, address)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         # A consumer that has lost its connection comes again under its name before the end is seen here.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        send_heartbeats(self._socket)
         protect(self._socket, curve)
         try:
             self._socket.bind(address)
@@ -79,8 +70,7 @@ class ProducerEndpoint:
 
     def send(self, peer_id: bytes, message: ToConsumer) -> None:
         """Send without waiting; a message that finds no room or no peer is lost."""
-        sending = self._socket.send_multipart([peer_id, encode_peer(message)], flags=zmq.NOBLOCK)
-        asyncio.ensure_future(sending).add_done_callback(_drop_error)
+        send_frames(self._socket, peer_id, encode_peer(message))
 
     def close(self) -> None:
         self._socket.close()
@@ -96,8 +86,3 @@ def _decode(frames: list[bytes]) -> ToProducer | None:
         return message
     _log.warning("dropped a %s on the peer channel: only a producer sends it", type(message).__name__)
     return None
-
-
-def _drop_error(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled() and isinstance(future.exception(), zmq.ZMQError):
-        _log.debug("lost a message to a consumer: %s", future.exception())

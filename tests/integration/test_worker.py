@@ -24,7 +24,7 @@ from baton_core.sessions.peer_messages import (
 from baton_core.sessions.router_messages import FirstToken, Reserved, Transferred
 from baton_core.sessions.worker_info import Role
 from baton_decode.consumer_endpoint import ConsumerEndpoint
-from baton_prefill.producer_endpoint import MAX_MESSAGE_BYTES
+from baton_kv.peer_socket import MAX_MESSAGE_BYTES
 from baton_proto.v1 import baton_pb2 as pb
 from tests.conformance.kv.delaying import DelayingConnector
 from tests.e2e.calls import answer, draw_prompt, greedy
