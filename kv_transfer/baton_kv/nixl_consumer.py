@@ -113,10 +113,6 @@ class NixlLink:
         self._num_times = 0
         """Number of times that reading has begun."""
 
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._pulls)
-
     def open(self) -> NixlAgent:
         """Make the agent, if there is none; does not wait for the producer.
 

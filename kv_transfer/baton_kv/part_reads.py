@@ -62,10 +62,7 @@ class PoolPart(PoolBytes):
         if self.is_in_place:
             pieces = [piece for _, piece in self._cut(columns)]
             return [self._pool.view([block_id], piece)[0] for block_id in block_ids for piece in pieces]
-        num_bytes = columns.stop - columns.start
-        copy = self.make_buffer(len(block_ids) * num_bytes).reshape(-1, num_bytes)
-        self.read(block_ids, columns, copy)
-        return [copy.reshape(-1).data]
+        return super().view(block_ids, columns)
 
     def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
         for place, piece in self._cut(columns):

@@ -71,9 +71,12 @@ class PoolBytes(ABC):
     def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
         """Gather blocks into the rows of `out`; returns when they are there."""
 
-    @abstractmethod
     def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
         """The bytes of blocks, one after the other: in place, or a copy."""
+        num_bytes = columns.stop - columns.start
+        copy = self.make_buffer(len(block_ids) * num_bytes).reshape(-1, num_bytes)
+        self.read(block_ids, columns, copy)
+        return [copy.reshape(-1).data]
 
     @abstractmethod
     def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
@@ -135,12 +138,6 @@ class DevicePool(PoolBytes):
     def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
         gathered = self._words(columns).index_select(0, self._index(block_ids))
         torch.from_numpy(out).copy_(gathered.view(torch.uint8))
-
-    def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
-        num_bytes = columns.stop - columns.start
-        copy = self.make_buffer(len(block_ids) * num_bytes).reshape(-1, num_bytes)
-        self.read(block_ids, columns, copy)
-        return [copy.reshape(-1).data]
 
     def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
         if len(self._staging) < rows.size:
