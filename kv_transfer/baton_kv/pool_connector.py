@@ -11,7 +11,7 @@ from baton_core.worker.worker_events import Pull, PullDone
 from baton_kv.connector import InvalidBlocksError, KVConnector, ProducerUnreachableError
 from baton_kv.description import Offer, PoolDescription, decode_description, describe_pool
 from baton_kv.part_reads import PartRead
-from baton_kv.running_pull import RunningPull, require_sound
+from baton_kv.running_pull import RunningPull, require_in_range
 
 
 class Peer(Protocol):
@@ -89,12 +89,22 @@ class PoolConnector(KVConnector, Generic[PeerT]):
         self._on_end(done)
 
     def _require_sound(self, pull: Pull) -> PeerT:
-        peer = self._peers.get(pull.source.worker_id)
+        """Return the peer of a pull that names blocks of both pools, each of the local ones once.
+
+        Raises:
+            InvalidBlocksError: names the field.
+        """
+        source, blocks = pull.source, pull.blocks
+        peer = self._peers.get(source.worker_id)
         if peer is None:
-            raise InvalidBlocksError("source", pull.source.worker_id, f"one of {sorted(self._peers)}")
-        require_sound(
-            pull, epoch=peer.epoch, num_remote_blocks=peer.num_blocks, num_local_blocks=self.num_blocks
-        )
+            raise InvalidBlocksError("source", source.worker_id, f"one of {sorted(self._peers)}")
+        if source.epoch != peer.epoch:
+            raise InvalidBlocksError("epoch", source.epoch, f"{peer.epoch}, the one that is connected")
+        require_in_range("remote_block_id", [block.remote_block_id for block in blocks], peer.num_blocks)
+        local_ids = [block.local_block_id for block in blocks]
+        require_in_range("local_block_id", local_ids, self.num_blocks)
+        if len(set(local_ids)) != len(local_ids):
+            raise InvalidBlocksError("local_block_id", local_ids, "each block once")
         return peer
 
     def _on_end(self, done: PullDone) -> None:

@@ -22,7 +22,7 @@ from baton_kv.head_sums import HeadSums
 from baton_kv.joined_pull import JoinedPull
 from baton_kv.part_reads import PartRead
 from baton_kv.pool_bytes import open_pool
-from baton_kv.running_pull import require_in_range
+from baton_kv.running_pull import RunningPull, require_in_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +115,7 @@ class RankConnector(KVConnector):
         names = self._peers.get(peer_id)
         if names is None:
             error = InvalidBlocksError("source", peer_id, f"one of {sorted(self._peers)}")
-            failed = tuple(block.local_block_id for block in pull.blocks)
-            self._ended.append(PullDone(pull_id=pull.pull_id, failed_block_ids=failed, error=str(error)))
+            self._ended.append(RunningPull(pull).end(str(error)))
             return
         parts = {next(self._ids): name for name in names}
         joined = JoinedPull(pull, parts)

@@ -1,4 +1,4 @@
-"""The checks and the counts that every backend needs for a pull: refuse an unsound one, follow it, end it."""
+"""The counts that every backend needs for a pull: follow it, check what arrives, end it."""
 
 from __future__ import annotations
 
@@ -49,21 +49,6 @@ class RunningPull:
             num_bytes=self.num_bytes,
             seconds=0.0 if self._started is None else time.monotonic() - self._started,
         )
-
-
-def require_sound(pull: Pull, *, epoch: int, num_remote_blocks: int, num_local_blocks: int) -> None:
-    """Refuse a pull that names blocks that do not exist, given the peer's epoch and the sizes of both pools.
-
-    Raises:
-        InvalidBlocksError: names the field.
-    """
-    if pull.source.epoch != epoch:
-        raise InvalidBlocksError("epoch", pull.source.epoch, f"{epoch}, the one that is connected")
-    require_in_range("remote_block_id", [block.remote_block_id for block in pull.blocks], num_remote_blocks)
-    local_ids = [block.local_block_id for block in pull.blocks]
-    require_in_range("local_block_id", local_ids, num_local_blocks)
-    if len(set(local_ids)) != len(local_ids):
-        raise InvalidBlocksError("local_block_id", local_ids, "each block once")
 
 
 def require_in_range(name: str, block_ids: Sequence[int], num_blocks: int) -> None:

@@ -25,6 +25,7 @@ from baton_core.worker.worker_events import (
     PullDone,
 )
 from baton_kv.connector import KVConnector
+from baton_kv.running_pull import RunningPull
 
 MAX_BATCH: Final = 64
 """Effects taken between two steps of the connector."""
@@ -176,7 +177,7 @@ class TransferThread:
             self._in_flight[pull.pull_id] = pull
         except Exception as error:
             self._outstanding.release()
-            events.append(_failed(pull, error))
+            events.append(RunningPull(pull).end(_text(error)))
         return events
 
     def _connect(self, source: KVSource) -> Connected:
@@ -232,16 +233,11 @@ class TransferThread:
         """End a pull whose connector broke down: as failed if its blocks are fenced, else without a fence."""
         aborted = self._abort(pull.pull_id)
         self._forget(pull.pull_id)
-        return _failed(pull, error) if aborted.is_fenced else aborted
+        return RunningPull(pull).end(_text(error)) if aborted.is_fenced else aborted
 
     def _forget(self, pull_id: int) -> None:
         if self._in_flight.pop(pull_id, None) is not None:
             self._outstanding.release()
-
-
-def _failed(pull: Pull, error: Exception) -> PullDone:
-    failed = tuple(block.local_block_id for block in pull.blocks)
-    return PullDone(pull_id=pull.pull_id, failed_block_ids=failed, error=_text(error))
 
 
 def _text(error: Exception) -> str:
