@@ -205,10 +205,8 @@ class MappedConnector(PoolConnector[_Peer]):
         if read.is_whole(self._spec.block_bytes):
             self._copy(peer.pool.blocks, remote, self.blocks, local, past_caches=False)
         else:
-            for one in read.ranges:
-                source = slice(one.source, one.source + one.num_bytes)
-                target = slice(one.target, one.target + one.num_bytes)
-                self.blocks[local, target] = peer.pool.blocks[remote, source]
+            for (start, end), target in zip(read.sources, read.targets, strict=True):
+                self.blocks[local, target] = peer.pool.blocks[remote, start:end]
         pull.num_copied = part.stop
         pull.num_bytes += len(local) * read.num_bytes
 

@@ -110,14 +110,9 @@ class NixlConnector(PoolConnector[_Peer]):
         if self._local is not None:
             raise RuntimeError("the pool is already allocated")
         make_agent = partial(NixlAgent, self._library, pool)
-        server = PoolServer(make_agent())
+        agent = make_agent()
         base, device = pool.data_ptr(), pool.device.index or 0
-        address = PoolAddress(
-            metadata=server.metadata,
-            memory="VRAM" if pool.device.type == "cuda" else "DRAM",
-            device=device,
-            base=base,
-        )
+        address = PoolAddress(metadata=agent.metadata, memory=agent.memory, device=device, base=base)
         local = LocalPool(
             library=self._library,
             make_agent=make_agent,
@@ -126,7 +121,7 @@ class NixlConnector(PoolConnector[_Peer]):
             block_bytes=self._spec.block_bytes,
             num_blocks=len(pool),
         )
-        self._local = _Local(local, open_pool(pool), server, address.encode())
+        self._local = _Local(local, open_pool(pool), PoolServer(agent), address.encode())
 
     @property
     def offer(self) -> Offer:

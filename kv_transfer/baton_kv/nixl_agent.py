@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ class NixlAgent:
         config = library.api.nixl_agent_config(enable_prog_thread=False, backends=[_BACKEND])
         self.name = f"baton-{secrets.token_hex(8)}"
         self._agent: Any = library.api.nixl_agent(self.name, config)
-        self._memory = "VRAM" if pool.device.type == "cuda" else "DRAM"
+        self.memory: Literal["DRAM", "VRAM"] = "VRAM" if pool.device.type == "cuda" else "DRAM"
         self._remote_names: list[str] = []
         self._registered: Any = self._agent.register_memory([pool])
 
@@ -54,7 +54,7 @@ class NixlAgent:
         """Begin to read from another agent's pool; returns the read that is under way."""
         handle = self._agent.initialize_xfer(
             "READ",
-            self._agent.get_xfer_descs(local, self._memory),
+            self._agent.get_xfer_descs(local, self.memory),
             self._agent.get_xfer_descs(remote, remote_memory),
             remote_name,
         )

@@ -37,10 +37,6 @@ class PoolServer:
         self._consumers: OrderedDict[str, _Consumer] = OrderedDict()
 
     @property
-    def metadata(self) -> bytes:
-        return self._agent.metadata
-
-    @property
     def is_being_read(self) -> bool:
         """True if a consumer has begun and not ended."""
         return any(consumer.began > consumer.ended for consumer in self._consumers.values())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import torch
@@ -44,23 +45,16 @@ from baton_kv.wakeup import Wakeup
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    served: ServedPool
+    blocks: PoolBytes
     server: BlockServer
     address: str
-
-    @property
-    def blocks(self) -> PoolBytes:
-        return self.served.blocks
 
 
 @dataclass(slots=True)
 class _Peer:
     epoch: int
     num_blocks: int
-    spec: KVSpec
-    """Spec of a pool with the layout of the peer's blocks."""
-    part: PartRead | None
-    address: str
+    make_link: Callable[[], ProducerLink]
     link: ProducerLink
 
 
@@ -107,7 +101,7 @@ class TcpConnector(PoolConnector[_Peer]):
             token=secrets.token_hex(16),
         )
         server = BlockServer(connections, served, idle_s=self._timings.idle_s)
-        self._local = _Local(served, server, f"{connections.address}/{served.token}")
+        self._local = _Local(blocks, server, f"{connections.address}/{served.token}")
 
     @property
     def offer(self) -> Offer:
@@ -134,14 +128,8 @@ class TcpConnector(PoolConnector[_Peer]):
         self.disconnect(peer_id)
         described = self._decode(description, part)
         spec, address = described.spec(self._spec), described.address(self.capabilities.name)
-        self._peers[peer_id] = _Peer(
-            epoch=described.epoch,
-            num_blocks=described.num_blocks,
-            spec=spec,
-            part=part,
-            address=address,
-            link=self._make_link(peer_id, spec, part, address),
-        )
+        make_link = partial(self._make_link, peer_id, spec, part, address)
+        self._peers[peer_id] = _Peer(described.epoch, described.num_blocks, make_link, make_link())
 
     def disconnect(self, peer_id: str) -> None:
         peer = self._peers.pop(peer_id, None)
@@ -150,7 +138,7 @@ class TcpConnector(PoolConnector[_Peer]):
 
     def _begin(self, peer: _Peer, pull: Pull) -> None:
         if not peer.link.is_open:
-            peer.link = self._make_link(pull.source.worker_id, peer.spec, peer.part, peer.address)
+            peer.link = peer.make_link()
         peer.link.add(time.monotonic(), pull)
 
     def abort(self, pull_id: int) -> PullAborted:
@@ -217,7 +205,7 @@ class TcpConnector(PoolConnector[_Peer]):
         return [peer.link for peer in self._peers.values() if peer.link.is_open]
 
     def _make_link(self, peer_id: str, spec: KVSpec, part: PartRead | None, address: str) -> ProducerLink:
-        """Begin to connect.
+        """Begin to connect; `spec` is that of a pool with the layout of the peer's blocks.
 
         Raises:
             ProducerUnreachableError: that is no address.
@@ -243,9 +231,7 @@ class TcpConnector(PoolConnector[_Peer]):
             on_end=self._on_end,
         )
 
-    def _listen_for_consumers(
-        self, blocks: PoolBytes
-    ) -> PlainConsumerConnections | EncryptedConsumerConnections:
+    def _listen_for_consumers(self, blocks: PoolBytes) -> ConsumerConnections:
         if self._listen.curve is None:
             return PlainConsumerConnections(self._listen, self._timings, len(blocks))
         return EncryptedConsumerConnections(

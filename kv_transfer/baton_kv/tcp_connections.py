@@ -47,6 +47,9 @@ class ProducerConnection(Protocol):
 class ConsumerConnections(Protocol):
     """A producer's connections to its consumers, each known by a name that is never used twice."""
 
+    address: str
+    """The address that consumers connect to."""
+
     @property
     def files(self) -> Sequence[tuple[File, int]]:
         """As those of a `ProducerConnection`."""

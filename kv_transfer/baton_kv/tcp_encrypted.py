@@ -41,11 +41,7 @@ class EncryptedProducerConnection:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, timings: TcpTimings) -> None:
         self._socket, self._monitor = connect(context, address, timings)
-        self._is_connected = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._is_connected
+        self.is_connected = False
 
     @property
     def files(self) -> Sequence[tuple[File, int]]:
@@ -84,7 +80,7 @@ class EncryptedProducerConnection:
             event = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if event & CONNECTION_LOST:
                 raise ConnectionResetError("the connection has ended, or could not be made")
-            self._is_connected = True
+            self.is_connected = True
 
 
 class EncryptedConsumerConnections:

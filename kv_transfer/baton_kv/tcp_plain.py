@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from baton_core.errors import InvalidConfigError
 from baton_kv.pool_bytes import PoolBytes
 from baton_kv.tcp_connections import MAX_MESSAGES, File
 from baton_kv.tcp_messages import (
@@ -61,11 +60,7 @@ class PlainProducerConnection:
         )
         self._connection = connection
         connection.connect_ex(address)  # what is wrong with it shows when it is read
-        self._is_connected = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._is_connected
+        self.is_connected = False
 
     @property
     def files(self) -> Sequence[tuple[File, int]]:
@@ -81,7 +76,7 @@ class PlainProducerConnection:
         if self._stream.num_unsent:
             self._stream.flush()
         message = self._stream.receive(place)
-        self._is_connected = self._is_connected or _has_peer(self._connection)
+        self.is_connected = self.is_connected or _has_peer(self._connection)
         return message
 
     def discard(self) -> None:
@@ -100,8 +95,7 @@ class PlainConsumerConnections:
 
     def __init__(self, where: Listen, timings: TcpTimings, num_blocks: int) -> None:
         self._listener = _listen(where)
-        port = self._listener.getsockname()[1]
-        self.address = f"tcp://{where.advertised_host or where.host}:{port}"
+        self.address = where.advertised(self._listener.getsockname()[1])
         self._timings = timings
         self._num_blocks = num_blocks
         self._epoll = select.epoll()
@@ -248,10 +242,7 @@ def _listen(where: Listen) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise InvalidConfigError(
-            f"the address for KV blocks is 'tcp://{where.host}:{where.port}', which cannot be bound "
-            f"({error.strerror}); allowed: an address of this machine and a port that is not in use"
-        ) from None
+        raise where.refusal(error.strerror) from None
     return listener
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 import zmq
 
-from baton_core.errors import InvalidConfigError
 from baton_kv.curve import OVERHEAD_BYTES, has_key, prepare_dial, protect
 from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.tcp_messages import MAX_GRANTED, max_frame_bytes
@@ -48,23 +47,18 @@ def listen(
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
     """
-    endpoint = f"tcp://{where.host}:{where.port}"
-    socket = _open(context, zmq.ROUTER, endpoint, timings)
+    socket = _open(context, zmq.ROUTER, where.endpoint, timings)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes(num_blocks))
     protect(socket, where.curve)
     try:
-        socket.bind(endpoint)
+        socket.bind(where.endpoint)
     except zmq.ZMQError as error:
         socket.close(linger=0)
-        raise InvalidConfigError(
-            f"the address for KV blocks is {endpoint!r}, which cannot be bound ({error.strerror}); "
-            "allowed: an address of this machine and a port that is not in use"
-        ) from None
-    port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-    advertised = f"tcp://{where.advertised_host or where.host}:{port}"
+        raise where.refusal(error.strerror) from None
+    advertised = where.advertised(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
     return socket, where.curve.address(advertised) if where.curve else advertised
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from baton_core.errors import InvalidConfigError
+
 if TYPE_CHECKING:
     from baton_kv.curve import CurveKeys
 
@@ -32,3 +34,18 @@ class Listen:
     looked up on the one thread that also keeps up a consumer's other connections."""
     curve: CurveKeys | None = None
     """Keys that encrypt the blocks, and keep out anyone without the pool's description."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"tcp://{self.host}:{self.port}"
+
+    def advertised(self, port: int | str) -> str:
+        """Return the endpoint that consumers connect to, given the port that was taken."""
+        return f"tcp://{self.advertised_host or self.host}:{port}"
+
+    def refusal(self, reason: str | None) -> InvalidConfigError:
+        """Return the error of an address that cannot be bound."""
+        return InvalidConfigError(
+            f"the address for KV blocks is {self.endpoint!r}, which cannot be bound ({reason}); "
+            "allowed: an address of this machine and a port that is not in use"
+        )
