@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from baton_kernels.cpu.c_struct import address_of
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.structs import (
@@ -121,46 +122,38 @@ class CpuAttention(AttentionKernels):
         check_sinks(sinks, q.shape[1])
         q = dense_rows(q)
         out = RESULTS.empty(q.shape, q.dtype)
-        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap, scales, sinks)
-        if max(batch.query_lens, default=0) > 1:
-            self.attention_slices(
-                out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=2
-            )
+        shared = {
+            "layer": self._layer(kv_pool, layer, scales),
+            "q": q.data_ptr(),
+            "out": out.data_ptr(),
+            "tables": batch.block_tables.data_ptr(),
+            "lengths": batch.seq_lens.data_ptr(),
+            "q_stride": q.stride(0),
+            "table_stride": batch.block_tables.stride(0),
+            "group_size": q.shape[1] // kv_pool.shape[3],
+            "window": batch.window or 0,
+            "num_threads": torch.get_num_threads(),
+            "is_q_bfloat16": q.dtype == torch.bfloat16,
+            "scale": scale,
+            "soft_cap": softcap or 0.0,
+            "sinks": address_of(sinks),
+        }
+        self._attend(batch, shared)
         return out
 
-    def attention_slices(
-        self,
-        out: Tensor,
-        q: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        scale: float,
-        softcap: float | None,
-        scales: LayerKVScales,
-        sinks: Tensor | None,
-        *,
-        least_tokens: int,
-    ) -> None:
-        """Mutates the rows of `out` that belong to slices of `least_tokens` or more."""
+    def _attend(self, batch: AttentionBatch, shared: dict[str, Any]) -> None:
+        """Run the kernels for all slices of a batch; `shared` are the arguments that each of them takes."""
+        self._attend_decodes(batch, shared)
+        if max(batch.query_lens, default=0) > 1:
+            self._attend_slices(batch, shared, least_tokens=2)
+
+    def _attend_slices(self, batch: AttentionBatch, shared: dict[str, Any], *, least_tokens: int) -> None:
+        """Mutates the rows of the result that belong to slices of `least_tokens` or more."""
         args = VarlenAttentionArgs(
-            layer=self._layer(kv_pool, layer, scales),
-            q=q.data_ptr(),
-            out=out.data_ptr(),
-            tables=batch.block_tables.data_ptr(),
-            lengths=batch.seq_lens.data_ptr(),
             query_start=batch.query_start.data_ptr(),
-            q_stride=q.stride(0),
             num_seqs=len(batch.query_lens),
-            table_stride=batch.block_tables.stride(0),
-            group_size=q.shape[1] // kv_pool.shape[3],
-            window=batch.window or 0,
             least_tokens=least_tokens,
-            num_threads=torch.get_num_threads(),
-            is_q_bfloat16=q.dtype == torch.bfloat16,
-            scale=scale,
-            soft_cap=softcap or 0.0,
-            sinks=None if sinks is None else sinks.data_ptr(),
+            **shared,
         )
         self._library.run(args)
 
@@ -201,42 +194,18 @@ class CpuAttention(AttentionKernels):
     def is_capturable(self, kv_pool: Tensor) -> bool:
         return True
 
-    def _attend_decodes(
-        self,
-        out: Tensor,
-        q: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        scale: float,
-        softcap: float | None,
-        scales: LayerKVScales,
-        sinks: Tensor | None,
-    ) -> None:
-        """Mutates the rows of `out` that belong to one-token slices."""
+    def _attend_decodes(self, batch: AttentionBatch, shared: dict[str, Any]) -> None:
+        """Mutates the rows of the result that belong to one-token slices."""
         decodes = self._decodes.get(batch)
         if decodes is None:
             decodes = self._decodes[batch] = _Decodes.of(batch)
         if not len(decodes.seqs):
             return
         args = DecodeAttentionArgs(
-            layer=self._layer(kv_pool, layer, scales),
-            q=q.data_ptr(),
-            out=out.data_ptr(),
-            tables=batch.block_tables.data_ptr(),
-            lengths=batch.seq_lens.data_ptr(),
             tokens=decodes.tokens.data_ptr(),
             seqs=decodes.seqs.data_ptr(),
-            q_stride=q.stride(0),
             num_decodes=len(decodes.seqs),
-            table_stride=batch.block_tables.stride(0),
-            group_size=q.shape[1] // kv_pool.shape[3],
-            window=batch.window or 0,
-            num_threads=torch.get_num_threads(),
-            is_q_bfloat16=q.dtype == torch.bfloat16,
-            scale=scale,
-            soft_cap=softcap or 0.0,
-            sinks=None if sinks is None else sinks.data_ptr(),
+            **shared,
         )
         self._library.run(args)
 

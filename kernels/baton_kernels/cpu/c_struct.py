@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_type_hints
 
+from torch import Tensor
+
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 Int32 = Annotated[int, "int32_t"]
@@ -32,6 +34,11 @@ SourceDouble = Annotated[int, "const double*"]
 
 _SCALARS: Final = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float}
 """Other C types are pointers."""
+
+
+def address_of(tensor: Tensor | None) -> int | None:
+    """Return where a tensor lies, or a null pointer without one."""
+    return None if tensor is None else tensor.data_ptr()
 
 
 @dataclass_transform(kw_only_default=True)

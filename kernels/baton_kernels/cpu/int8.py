@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.cpu.c_struct import address_of
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import Int8LinearArgs, QuantizeArgs
 from baton_kernels.cpu.memory import RESULTS
@@ -118,7 +119,7 @@ class PackedInt8Product(PanelProduct):
             packed_weight=self._packed_weight.data_ptr(),
             offsets=self._offsets.data_ptr(),
             scales=self._scales.data_ptr(),
-            bias=None if self._bias is None else self._bias.data_ptr(),
+            bias=address_of(self._bias),
             out=out.data_ptr(),
             x_stride=x.stride(0),
             num_rows=num_rows,

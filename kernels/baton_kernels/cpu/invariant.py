@@ -9,37 +9,21 @@ bit; the build does, through the width of its vectors.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from baton_kernels.cpu.attention import CpuAttention, dense_rows
+from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.layers import CpuLayers
-from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import PackedProduct
-from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch, Function, check_sinks
+from baton_kernels.interface.kernels import AttentionBatch, Function
 
 
 class InvariantCpuAttention(CpuAttention):
     """One way to attend for slices of any length; the cache is written as by `CpuAttention`."""
 
-    def attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        scale: float,
-        softcap: float | None = None,
-        scales: LayerKVScales = UNSCALED,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        check_sinks(sinks, q.shape[1])
-        q = dense_rows(q)
-        out = RESULTS.empty(q.shape, q.dtype)
-        self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=1)
-        return out
+    def _attend(self, batch: AttentionBatch, shared: dict[str, Any]) -> None:
+        self._attend_slices(batch, shared, least_tokens=1)
 
 
 class InvariantCpuLayers(CpuLayers):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.cpu.attention import DTYPES
+from baton_kernels.cpu.c_struct import address_of
 from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes, is_int8
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.lora import CpuLoraTable
@@ -76,7 +77,7 @@ class CpuLayers(LayerKernels):
         args = CopyArgs(
             source=source.data_ptr(),
             target=target.data_ptr(),
-            source_rows=None if rows is None else rows.data_ptr(),
+            source_rows=address_of(rows),
             target_rows=None,
             num_source_rows=len(source),
             num_target_rows=len(target),
@@ -105,9 +106,9 @@ class CpuLayers(LayerKernels):
         out = RESULTS.empty(x.shape, x.dtype)
         args = NormArgs(
             x=x.data_ptr(),
-            residual=None if residual is None else residual.data_ptr(),
-            weight=None if weight is None else weight.data_ptr(),
-            bias=None if bias is None else bias.data_ptr(),
+            residual=address_of(residual),
+            weight=address_of(weight),
+            bias=address_of(bias),
             out=out.data_ptr(),
             stride=x.stride(0) if is_dense else size,
             num_rows=x.numel() // size,
@@ -127,7 +128,7 @@ class CpuLayers(LayerKernels):
         out = RESULTS.empty(x.shape, x.dtype)
         args = ElementwiseArgs(
             x=x.data_ptr(),
-            factor=None if factor is None else factor.data_ptr(),
+            factor=address_of(factor),
             out=out.data_ptr(),
             stride=x.stride(0),
             num_rows=len(x),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.cpu.c_struct import address_of
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import PackArgs, PackedLinearArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
@@ -83,7 +84,7 @@ class PackedProduct(PanelProduct):
         args = PackedLinearArgs(
             x=x.data_ptr(),
             packed_weight=self._packed_weight.data_ptr(),
-            bias=None if self._bias is None else self._bias.data_ptr(),
+            bias=address_of(self._bias),
             out=out.data_ptr(),
             x_stride=x.stride(0),
             num_rows=num_rows,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.cpu.c_struct import address_of
 from baton_kernels.cpu.int8 import quantize_with
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import CodeLayout, QuantizedLinearArgs, RoundInputsArgs
@@ -98,10 +99,10 @@ class QuantizedProduct(PanelProduct):
             codes=self._codes.data_ptr(),
             table=self._table.data_ptr(),
             scales=self._scales.data_ptr(),
-            zeros=_address(self._zeros),
-            output_scales=_address(self._output_scales),
-            bias=_address(self._bias),
-            x_scales=_address(x_scales),
+            zeros=address_of(self._zeros),
+            output_scales=address_of(self._output_scales),
+            bias=address_of(self._bias),
+            x_scales=address_of(x_scales),
             out=out.data_ptr(),
             x_stride=x.stride(0),
             num_rows=len(x),
@@ -208,7 +209,3 @@ def can_pair_inputs(weight: QuantizedWeight) -> bool:
     x_group = weight.input_rounding and weight.input_rounding.group_size
     sizes = (weight.group_size, x_group or weight.in_features)
     return all(size % 2 == 0 or size >= weight.in_features for size in sizes)
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
