@@ -142,10 +142,6 @@ class OverloadedError(BatonError):
 
     code = ErrorCode.OVERLOADED
 
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class InvalidModelError(BatonError):
     """A model folder that cannot be loaded."""

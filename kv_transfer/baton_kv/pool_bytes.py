@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.layouts import Blocks
 from baton_kv.pool_memory import Lend, reserve_memory
@@ -26,8 +26,7 @@ def require_blocks(num_blocks: int) -> None:
     Raises:
         InvalidConfigError: names the number.
     """
-    if num_blocks < 1:
-        raise InvalidConfigError(f"num_blocks is {num_blocks}; allowed: 1 or more")
+    require("num_blocks", num_blocks, num_blocks >= 1, "1 or more")
 
 
 def as_pool(memory: Tensor, spec: KVSpec) -> Tensor:

@@ -24,27 +24,14 @@ class KVEventBatch(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     data_parallel_rank: int | None = 0
 
 
-_POSITIONS: Final[dict[str, tuple[str, ...]]] = {
-    "BlockStored": (
-        "block_hashes",
-        "parent_block_hash",
-        "token_ids",
-        "block_size",
-        "lora_id",
-        "medium",
-        "lora_name",
-        "extra_keys",
-        "group_idx",
-    ),
-    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
-    "AllBlocksCleared": (),
+_TYPES: Final[dict[str, type[KVEvent]]] = {
+    kind.__name__: kind for kind in (BlockStored, BlockRemoved, AllBlocksCleared)
+}
+_POSITIONS: Final = {
+    name: tuple(field for field in kind.__struct_fields__ if field != "epoch")
+    for name, kind in _TYPES.items()
 }
 """Fields of an event that is an array; earlier producers leave the last ones out, later ones add more."""
-_TYPES: Final[dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]]] = {
-    "BlockStored": BlockStored,
-    "BlockRemoved": BlockRemoved,
-    "AllBlocksCleared": AllBlocksCleared,
-}
 _BATCH_FIELDS: Final = KVEventBatch.__struct_fields__
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_raw: Final[Callable[[bytes], Any]] = decoder_of(Any)

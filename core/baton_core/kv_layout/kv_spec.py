@@ -6,6 +6,7 @@ layers, so every block of the pool has one shape and serves any of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -64,10 +65,7 @@ class KVSpec:
 
     @property
     def block_bytes(self) -> int:
-        elements = 1
-        for extent in self.block_shape:
-            elements *= extent
-        return elements * ITEM_BYTES[self.dtype]
+        return math.prod(self.block_shape) * ITEM_BYTES[self.dtype]
 
     @property
     def head_bytes(self) -> int:

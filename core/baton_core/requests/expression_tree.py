@@ -26,6 +26,11 @@ class Characters:
     """Unicode's, such as `p{L}`; `P{L}` is what lacks it. Sets without properties are never negated."""
     is_negated: bool = False
 
+    @property
+    def is_single(self) -> bool:
+        """True if it is one certain character."""
+        return not self.properties and len(self.ranges) == 1 and self.ranges[0][0] == self.ranges[0][1]
+
 
 @dataclass(frozen=True, slots=True)
 class Anchor:

@@ -53,7 +53,7 @@ def gbnf(tree: Node) -> str:
 def _written(node: Node, notation: _Notation) -> str:
     match node:
         case Characters():
-            return _literal([node], notation) if _is_single(node) else _set(node, notation)
+            return _literal([node], notation) if node.is_single else _set(node, notation)
         case Repeat(part, low, high):
             return _atom(part, notation) + _count(low, high)
         case Choice(options):
@@ -117,10 +117,7 @@ def _literal(nodes: list[Node], notation: _Notation) -> str:
 
 
 def _is_single(node: Node) -> bool:
-    """Return whether a node is one certain character."""
-    if not isinstance(node, Characters) or node.properties or len(node.ranges) != 1:
-        return False
-    return node.ranges[0][0] == node.ranges[0][1]
+    return isinstance(node, Characters) and node.is_single
 
 
 def _plain(code: int) -> str | None:

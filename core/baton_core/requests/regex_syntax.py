@@ -303,7 +303,7 @@ class _Parser:
         return self._pattern.startswith("-", self._at) and not self._pattern.startswith("-]", self._at)
 
     def _range(self, low: Characters, high: Characters) -> tuple[int, int]:
-        ends = [one.ranges[0][0] for one in (low, high) if _is_single(one)]
+        ends = [one.ranges[0][0] for one in (low, high) if one.is_single]
         if len(ends) < 2:
             raise self._error(r"a range from or to a class; the character - is written \-")
         if ends[0] > ends[1]:
@@ -338,7 +338,3 @@ class _Parser:
 
 def _single(code: int) -> Characters:
     return Characters(((code, code),))
-
-
-def _is_single(one: Characters) -> bool:
-    return not one.properties and len(one.ranges) == 1 and one.ranges[0][0] == one.ranges[0][1]

@@ -8,8 +8,8 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 
-MAX_PATTERN_TOKENS: Final = 1024
 MAX_COUNT: Final = 1024
+"""Largest size of a pattern in tokens, and most repetitions that may be asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class RepetitionDetectionParams:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, high = getattr(self, field.name), MAX_COUNT
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
                 name = f"repetition_detection.{field.name}"
-                raise InvalidRequestError(name, value, f"an integer from 0 to {high}")
+                raise InvalidRequestError(name, value, f"an integer from 0 to {MAX_COUNT}")
         if self.min_pattern_size > self.max_pattern_size:
             name, allowed = "repetition_detection.min_pattern_size", f"at most {self.max_pattern_size}"
             raise InvalidRequestError(name, self.min_pattern_size, allowed)

@@ -105,15 +105,9 @@ def _tag_parts(tag: Any) -> Iterator[dict[str, Any]]:
 
 def _schemas_within(tag: Any) -> Iterator[Any]:
     """The schemas of a structural tag in either notation."""
-    if isinstance(tag, list):
-        for each in tag:
-            yield from _schemas_within(each)
-    elif isinstance(tag, dict):
-        for key, value in tag.items():
-            if key in ("json_schema", "schema"):
-                yield json.loads(value) if isinstance(value, str) else value
-            else:
-                yield from _schemas_within(value)
+    for part in _tag_parts(tag):
+        for value in (part[key] for key in ("json_schema", "schema") if key in part):
+            yield json.loads(value) if isinstance(value, str) else value
 
 
 def unkept_keyword(schema: Any, *, is_compact: bool) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.requests.closed_schemas import strict_schema, strict_tag
 from baton_core.requests.expression_tree import has_nested_repetition
 from baton_core.requests.grammar_limits import is_lark
@@ -28,9 +28,7 @@ def check_backend(name: str) -> None:
     Raises:
         InvalidConfigError: naming the setting.
     """
-    if name not in BACKENDS:
-        allowed = ", ".join(BACKENDS)
-        raise InvalidConfigError(f"structured_outputs_backend is {name!r}; allowed: {allowed}")
+    require("structured_outputs_backend", name, name in BACKENDS, ", ".join(BACKENDS))
 
 
 def with_backend(params: StructuredOutputsParams, setting: str) -> StructuredOutputsParams:

@@ -58,7 +58,7 @@ def test_values_that_python_writes_otherwise_are_said_as_json_writes_them() -> N
         InvalidRequestError("a", 1, "2"),
         UnprocessableRequestError("a", 1, "2"),
         ContextLengthError("prompt", 9, 8, 9),
-        OverloadedError("a", 1.5),
+        OverloadedError("a"),
         InvalidModelError("a"),
         InvalidConfigError("a"),
         IncompatibleWorkerError("a", is_permanent=True),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.repetition import MAX_PATTERN_TOKENS, RepetitionDetectionParams, RepetitionWatch
+from baton_core.requests.repetition import MAX_COUNT, RepetitionDetectionParams, RepetitionWatch
 
 
 def make_detection(longest: int, shortest: int = 0, count: int = 2) -> RepetitionDetectionParams:
@@ -72,11 +72,11 @@ def test_a_pattern_counts_from_its_last_token(
 
 @pytest.mark.slow
 def test_the_work_of_a_token_is_bounded_by_the_longest_pattern() -> None:
-    detection = make_detection(MAX_PATTERN_TOKENS, shortest=MAX_PATTERN_TOKENS, count=1024)
+    detection = make_detection(MAX_COUNT, shortest=MAX_COUNT, count=1024)
     watch = RepetitionWatch(detection)
-    for _ in range(3 * MAX_PATTERN_TOKENS):
+    for _ in range(3 * MAX_COUNT):
         watch.add(1)
-    assert (len(watch._recent), len(watch._runs)) == (MAX_PATTERN_TOKENS, MAX_PATTERN_TOKENS)
+    assert (len(watch._recent), len(watch._runs)) == (MAX_COUNT, MAX_COUNT)
 
 
 @pytest.mark.parametrize(
