@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from baton_core.blocks.block_pool import BlockState
 from baton_core.worker.worker_events import AbortPull, BlockPull, Pull, PullAborted, PullDone
@@ -46,7 +46,7 @@ class Copies:
 class _Copy:
     """One pull in flight."""
 
-    def __init__(self, worker: WorkerNode, pull: Pull, end: CopyEnd) -> None:
+    def __init__(self, worker: WorkerNode, pull: Pull, end: Callable[[PullDone], None]) -> None:
         self.is_stopped = False
         self._worker = worker
         self._pull = pull
@@ -117,9 +117,3 @@ class _Copy:
             self._wait(pieces[1:], each_s)
         else:
             self._end(PullDone(pull_id=pull.pull_id, failed_block_ids=tuple(self._failed)))
-
-
-class CopyEnd(Protocol):
-    """Takes a copy's end."""
-
-    def __call__(self, done: PullDone) -> None: ...

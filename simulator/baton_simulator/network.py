@@ -136,29 +136,25 @@ class Stream:
             target: _End(name=target, receive=accept, coming=deque()),
         }
         self.dialer, self.target = dialer, target
-        self._is_cut = False
-
-    @property
-    def is_cut(self) -> bool:
+        self.is_cut = False
         """True if nothing more can be sent on it."""
-        return self._is_cut
 
     def send(self, sender: str, frame: Any) -> None:
         """Queue a frame for the other end; lost once the stream is cut."""
-        if not self._is_cut:
+        if not self.is_cut:
             self._put(self._other(sender), frame)
 
     def end(self, sender: str) -> None:
         """Say farewell: the other end hears of it after all that was sent."""
-        if not self._is_cut:
-            self._is_cut = True
+        if not self.is_cut:
+            self.is_cut = True
             self._put(self._other(sender), ENDED)
 
     def crash(self, sender: str) -> None:
         """One end is gone; the other hears of it, after what was on its way."""
-        if self._is_cut:
+        if self.is_cut:
             return
-        self._is_cut = True
+        self.is_cut = True
         other = self._other(sender)
         if sender == self.dialer and not other.has_heard:
             other.coming.clear()  # a connection that was never made leaves nothing behind
@@ -167,9 +163,9 @@ class Stream:
 
     def break_(self) -> None:
         """Lose what is on its way, and let both ends hear of it."""
-        if self._is_cut:
+        if self.is_cut:
             return
-        self._is_cut = True
+        self.is_cut = True
         for end in self._ends.values():
             end.coming.clear()
             end.coming.append(BROKEN)

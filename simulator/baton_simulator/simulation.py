@@ -21,6 +21,7 @@ from baton_simulator.hash_engine import expected_tokens
 from baton_simulator.members import Shape, start_worker
 from baton_simulator.outcome import Outcome
 from baton_simulator.scenario import Fault, FaultKind, PlannedRequest, Scenario
+from baton_simulator.sim_worker import SimWorker
 from baton_simulator.verdict import History, check_outcome, require_clean, require_known
 
 TIMEOUT_S: Final = 30.0
@@ -211,12 +212,7 @@ class _Run:
             return
         self.cluster.coverage["departures"] += 1
         worker.take(lambda: worker.handle(Leave(within_s=0.4 * duration_s)))
-
-        def end() -> None:
-            if worker.is_alive:
-                self._crash(name, 0.4 * duration_s)
-
-        self.cluster.clock.after(0.6 * duration_s, end)
+        self._end_later(worker, 0.6 * duration_s, 0.4 * duration_s)
 
     def _freeze(self, name: str, duration_s: float) -> None:
         node = self.cluster.node(name)
@@ -232,12 +228,16 @@ class _Run:
             return
         self.cluster.coverage["ranks lost"] += 1
         worker.lose_rank()
+        self._end_later(worker, 0.5 * duration_s, 0.5 * duration_s)
+
+    def _end_later(self, worker: SimWorker, delay_s: float, down_s: float) -> None:
+        """End a worker after a while, unless it is gone by then, and start it again."""
 
         def end() -> None:
             if worker.is_alive:
-                self._crash(name, 0.5 * duration_s)
+                self._crash(worker.name, down_s)
 
-        self.cluster.clock.after(0.5 * duration_s, end)
+        self.cluster.clock.after(delay_s, end)
 
     def _slow_down(self, name: str, duration_s: float) -> None:
         worker = self.cluster.workers[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -11,60 +11,26 @@ class Backend:
     """A kind of transport."""
 
     name: str
-    has_checksums: bool
+    has_checksums: bool = True
     """True if the consumer compares checksums; otherwise it asks whether the lease held."""
-    is_abort_safe: bool
+    is_abort_safe: bool = True
     """True if nothing is written after an abort."""
-    uses_network: bool
+    uses_network: bool = False
     """True if its bytes share the links, and wait where one is down."""
-    stops_with_consumer: bool
+    stops_with_consumer: bool = True
     """True if a frozen consumer copies nothing; a network card continues."""
-    stops_with_source: bool
+    stops_with_source: bool = False
     """True if a frozen or dead source gives nothing; mapped memory outlives its owner."""
 
 
+_RDMA: Final = Backend(name="rdma", is_abort_safe=False, uses_network=True, stops_with_consumer=False)
 BACKENDS: Final = {
     backend.name: backend
     for backend in (
-        Backend(
-            name="in_process",
-            has_checksums=False,
-            is_abort_safe=True,
-            uses_network=False,
-            stops_with_consumer=True,
-            stops_with_source=False,
-        ),
-        Backend(
-            name="shared_memory",
-            has_checksums=True,
-            is_abort_safe=True,
-            uses_network=False,
-            stops_with_consumer=True,
-            stops_with_source=False,
-        ),
-        Backend(
-            name="tcp",
-            has_checksums=True,
-            is_abort_safe=True,
-            uses_network=True,
-            stops_with_consumer=True,
-            stops_with_source=True,
-        ),
-        Backend(
-            name="rdma",
-            has_checksums=False,
-            is_abort_safe=False,
-            uses_network=True,
-            stops_with_consumer=False,
-            stops_with_source=False,
-        ),
-        Backend(
-            name="rdma_checksums",
-            has_checksums=True,
-            is_abort_safe=False,
-            uses_network=True,
-            stops_with_consumer=False,
-            stops_with_source=False,
-        ),
+        Backend(name="in_process", has_checksums=False),
+        Backend(name="shared_memory"),
+        Backend(name="tcp", uses_network=True, stops_with_source=True),
+        replace(_RDMA, has_checksums=False),
+        replace(_RDMA, name="rdma_checksums"),
     )
 }

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import InvalidConfigError, require
 from baton_core.requests.request_context import Slo
 from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.router_core import RouterConfig
@@ -40,8 +40,7 @@ def answer(args: Namespace) -> int:
     Raises:
         InvalidConfigError: a value is not allowed.
     """
-    if args.lose and args.sweep:
-        raise InvalidConfigError(f"sweep is {args.sweep!r}; allowed: nothing beside --lose")
+    require("sweep", args.sweep, not (args.lose and args.sweep), "nothing beside --lose")
     if args.plot:
         require_plots(Path(args.plot))
     if args.json:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.worker.step_plan import SequenceSlice
 from baton_simulator.capacity.machines import MACHINES
 from baton_simulator.capacity.model_shape import ITEM_BYTES, read_shape
@@ -92,9 +92,8 @@ def find_hardware(choice: HardwareChoice) -> Hardware:
     if choice.hardware in MACHINES:
         return _named(choice)
     path = Path(choice.hardware)
-    if not path.is_file():
-        allowed = f"{', '.join(MACHINES)}, or a file of bench/calibrate.py"
-        raise InvalidConfigError(f"hardware is {choice.hardware!r}; allowed: {allowed}")
+    allowed = f"{', '.join(MACHINES)}, or a file of bench/calibrate.py"
+    require("hardware", choice.hardware, path.is_file(), allowed)
     profile = read_profile(path)
     overhead_s = choice.step_overhead_s or 0.0
     return Hardware(
@@ -115,11 +114,9 @@ def _named(choice: HardwareChoice) -> Hardware:
     usable_bytes = parts * machine.memory_bytes * choice.memory_share
     num_copies = max(1, parts // model.num_kv_heads)
     num_tokens = int((usable_bytes - weight_bytes) / (model.kv_bytes_per_token * num_copies))
-    if num_tokens < 1:
-        raise InvalidConfigError(
-            f"tensor_parallel_size is {parts}; allowed: enough {machine.name} for the "
-            f"{weight_bytes / 1e9:.0f} GB of weights of {model.name}; these have {usable_bytes / 1e9:.0f} GB"
-        )
+    needed = f"enough {machine.name} for the {weight_bytes / 1e9:.0f} GB of weights of {model.name}"
+    allowed = f"{needed}; these have {usable_bytes / 1e9:.0f} GB"
+    require("tensor_parallel_size", parts, num_tokens >= 1, allowed)
     return Hardware(
         description=f"{model.name} in bf16 on {parts} {machine.name}; roofline, ASSUMED: "
         f"{efficiency.compute:.0%} of peak FLOP/s, {efficiency.bandwidth:.0%} of peak bandwidth, "

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_simulator.capacity.figures import Figures
 from baton_simulator.capacity.output_files import require_writable
 
@@ -20,12 +20,9 @@ def require_plots(path: Path) -> None:
     Raises:
         InvalidConfigError: matplotlib is missing, the kind of file is unknown, or it cannot be written.
     """
-    if find_spec("matplotlib") is None:
-        raise InvalidConfigError(
-            f"plot is {str(path)!r}; allowed: nothing without matplotlib, pip install 'baton[simulate]'"
-        )
-    if path.suffix not in SUFFIXES:
-        raise InvalidConfigError(f"plot is {str(path)!r}; allowed: a file ending with {', '.join(SUFFIXES)}")
+    can_draw = find_spec("matplotlib") is not None
+    require("plot", str(path), can_draw, "nothing without matplotlib, pip install 'baton[simulate]'")
+    require("plot", str(path), path.suffix in SUFFIXES, f"a file ending with {', '.join(SUFFIXES)}")
     require_writable(path, "plot")
 
 

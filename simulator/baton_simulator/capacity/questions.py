@@ -33,13 +33,14 @@ class Question:
 
     def goodput(self) -> dict[str, Figures]:
         """Return the figures of the given fleet."""
-        return {str(self.plan.mix): self._run(str(self.plan.mix), self.plan, self._asks(self.scale))}
+        name = str(self.plan.mix)
+        return {name: self._figures(name, self.plan, self._asks(self.scale))}
 
     def ratio(self, most: int) -> dict[str, Figures]:
         """Return the figures of up to `most` prefill-decode ratios, and of mixed workers."""
         asks = self._asks(self.scale)
         mixes = ratios(self.plan.mix.total, most)
-        return {str(mix): self._run(str(mix), replace(self.plan, mix=mix), asks) for mix in mixes}
+        return {str(mix): self._figures(str(mix), replace(self.plan, mix=mix), asks) for mix in mixes}
 
     def load(self) -> dict[str, Figures]:
         """Return the figures for slower and faster arrivals."""
@@ -48,7 +49,7 @@ class Question:
             asks = self._asks(replace(self.scale, speedup=self.scale.speedup * factor))
             rate = f" ({len(asks) / asks[-1].at_s:.3g} requests/s)" if asks[-1].at_s else ""
             name = f"{factor:g}x{rate}"
-            rows[name] = self._run(name, self.plan, asks)
+            rows[name] = self._figures(name, self.plan, asks)
         return rows
 
     def loss(self, name: str, workers: Sequence[str], at_s: float | None) -> dict[str, Figures]:
@@ -62,9 +63,7 @@ class Question:
         losing = replace(self.plan, loss=Loss(workers=tuple(workers), at_s=at_s))
         rows = {}
         for label, plan in (("none lost", self.plan), (f"{name} lost at {at_s:.3g} s", losing)):
-            self.report(label)
-            run = FleetRun(plan, asks)
-            run.run()
+            run = self._run(label, plan, asks)
             if at_s > (end_s := _end_s(run)):
                 raise InvalidConfigError(
                     f"lose_at is {at_s:g}; allowed: up to {end_s:.3g}, when the last request ends"
@@ -73,11 +72,14 @@ class Question:
             rows[f"{label}, from then on"] = _measure(run, self.slo, since_s=min(at_s, asks[-1].at_s))
         return rows
 
-    def _run(self, name: str, plan: FleetPlan, asks: Sequence[Ask]) -> Figures:
+    def _figures(self, name: str, plan: FleetPlan, asks: Sequence[Ask]) -> Figures:
+        return _measure(self._run(name, plan, asks), self.slo)
+
+    def _run(self, name: str, plan: FleetPlan, asks: Sequence[Ask]) -> FleetRun:
         self.report(name)
         run = FleetRun(plan, asks)
         run.run()
-        return _measure(run, self.slo)
+        return run
 
     def _asks(self, scale: Scale) -> list[Ask]:
         return make_workload(self.requests, scale)
@@ -99,8 +101,4 @@ def _measure(run: FleetRun, slo: Slo, since_s: float = 0.0) -> Figures:
     results = list(run.router.results.values())
     duration_s = _end_s(run) - results[0].ask.at_s
     busy = busy_by_role({name: worker.busy_s for name, worker in run.workers.items()}, duration_s)
-    return measure(
-        [result for result in results if result.ask.at_s >= since_s],
-        busy,
-        slo,
-    )
+    return measure([result for result in results if result.ask.at_s >= since_s], busy, slo)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.worker.step_plan import SequenceSlice
 from baton_simulator.capacity.machines import Machine
 from baton_simulator.capacity.model_shape import ITEM_BYTES, ModelShape
@@ -29,8 +29,8 @@ class Efficiency:
 
     def __post_init__(self) -> None:
         for name in ("compute", "bandwidth"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InvalidConfigError(f"{name}_efficiency is {getattr(self, name)}; allowed: over 0 to 1")
+            value = getattr(self, name)
+            require(f"{name}_efficiency", value, 0 < value <= 1, "over 0 to 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,9 @@ class Roofline:
     efficiency: Efficiency = Efficiency()
 
     def __post_init__(self) -> None:
-        if self.tensor_parallel < 1 or self.model.num_heads % self.tensor_parallel:
-            raise InvalidConfigError(
-                f"tensor_parallel_size is {self.tensor_parallel}; allowed: a divisor of "
-                f"{self.model.num_heads}, the heads of {self.model.name}"
-            )
+        parts, num_heads = self.tensor_parallel, self.model.num_heads
+        allowed = f"a divisor of {num_heads}, the heads of {self.model.name}"
+        require("tensor_parallel_size", parts, parts >= 1 and num_heads % parts == 0, allowed)
 
     def seconds(self, slices: Iterable[SequenceSlice]) -> float:
         """How long a step of these slices takes."""

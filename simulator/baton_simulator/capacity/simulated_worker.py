@@ -169,20 +169,10 @@ class SimulatedWorker:
                 self._pulls.discard(pull_id)
                 clock.after(0.0, partial(self.on_event, PullAborted(pull_id=pull_id, is_fenced=True)))
 
-    def compile_grammar(self, effect: CompileGrammar) -> None:
+    def _refuse(self, effect: CompileGrammar | LoadAdapter | DropAdapter | RunControl | CacheChanged) -> None:
         raise AssertionError(f"nobody asked this worker for {effect}")
 
-    def load_adapter(self, effect: LoadAdapter) -> None:
-        raise AssertionError(f"nobody asked this worker for {effect}")
-
-    def drop_adapter(self, effect: DropAdapter) -> None:
-        raise AssertionError(f"nobody asked this worker for {effect}")
-
-    def run_control(self, effect: RunControl) -> None:
-        raise AssertionError(f"nobody asked this worker for {effect}")
-
-    def cache_changed(self, effect: CacheChanged) -> None:
-        raise AssertionError(f"nobody asked this worker for {effect}")
+    compile_grammar = load_adapter = drop_adapter = run_control = cache_changed = _refuse
 
     def _pull(self, pull: Pull) -> None:
         source, now = self._wires.link_of(pull.source.worker_id), self._wires.clock.now
@@ -195,5 +185,5 @@ class SimulatedWorker:
 
     def _end_pull(self, done: PullDone) -> None:
         if done.pull_id in self._pulls:
-            self._pulls.discard(done.pull_id)
+            self._pulls.remove(done.pull_id)
             self.on_event(done)

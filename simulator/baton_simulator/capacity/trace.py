@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import InvalidConfigError, require
 from baton_simulator.capacity.trace_formats import ID_TOKENS, TraceRequest, read_requests
 
 
@@ -33,11 +33,10 @@ class Scale:
     """True if requests name their conversation."""
 
     def __post_init__(self) -> None:
-        if self.divisor < 1 or ID_TOKENS % self.divisor:
-            raise InvalidConfigError(f"divisor is {self.divisor}; allowed: a divisor of {ID_TOKENS}")
+        is_divisor = self.divisor >= 1 and ID_TOKENS % self.divisor == 0
+        require("divisor", self.divisor, is_divisor, f"a divisor of {ID_TOKENS}")
         for name in ("every", "output_divisor", "speedup"):
-            if not getattr(self, name) > 0:
-                raise InvalidConfigError(f"{name} is {getattr(self, name)}; allowed: over 0")
+            require(name, getattr(self, name), getattr(self, name) > 0, "over 0")
 
     @property
     def id_tokens(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import require
 from baton_core.sessions.worker_info import Role
 
 MAX_WORKERS: Final = 1000
@@ -29,12 +29,9 @@ class WorkerMix:
     mixed: int = 0
 
     def __post_init__(self) -> None:
-        if self.total > MAX_WORKERS:
-            raise InvalidConfigError(f"workers is {str(self)!r}; allowed: {MAX_WORKERS} workers at most")
-        if not (self.prefill + self.mixed and self.decode + self.mixed):
-            raise InvalidConfigError(
-                f"workers is {str(self)!r}; allowed: at least one that prefills and one that decodes"
-            )
+        require("workers", str(self), self.total <= MAX_WORKERS, f"{MAX_WORKERS} workers at most")
+        has_both = bool(self.prefill + self.mixed and self.decode + self.mixed)
+        require("workers", str(self), has_both, "at least one that prefills and one that decodes")
 
     @property
     def total(self) -> int:
@@ -90,8 +87,7 @@ def lost_workers(text: str, mix: WorkerMix, groups: Mapping[str, list[str]]) -> 
         racks_shown = f"rack-0 to rack-{len(groups) - 1}" if groups else "a rack, with --racks"
         counts = _parse_counts(text, "lose", f"{racks_shown}, a share such as 25%, or counts such as 8P:8D")
     for letter, count in counts.items():
-        if count > _count(names, letter):
-            raise InvalidConfigError(f"lose is {text!r}; allowed: workers of {mix}")
+        require("lose", text, count <= _count(names, letter), f"workers of {mix}")
     return [name for name in names if int(name[1:]) < counts.get(name[0], 0)]
 
 
@@ -102,6 +98,5 @@ def _count(names: list[str], letter: str) -> int:
 def _parse_counts(text: str, field: str, allowed: str) -> dict[str, int]:
     parts = [re.fullmatch(r"(\d{1,6})([PDM])", part) for part in text.split(":")]
     counts = {part[2]: int(part[1]) for part in parts if part}
-    if len(counts) < len(parts) or not any(counts.values()):
-        raise InvalidConfigError(f"{field} is {text!r}; allowed: {allowed}")
+    require(field, text, len(counts) == len(parts) and any(counts.values()), allowed)
     return counts
