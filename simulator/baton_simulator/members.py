@@ -16,7 +16,7 @@ from baton_simulator.conditions import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
 from baton_simulator.sim_drafter import speculate
 from baton_simulator.sliced_engine import SlicedEngine
-from baton_simulator.transfer_timings import USUAL, Timings
+from baton_simulator.transports import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_worker.core.worker_config import WorkerConfig
 

@@ -16,8 +16,7 @@ from baton_simulator.clock import NodeClock
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, Windows, expected_tokens
 from baton_simulator.network import Weather
 from baton_simulator.topology import Topology, parse_topology
-from baton_simulator.transfer_timings import SHORT, USUAL, Timings
-from baton_simulator.transports import BACKENDS, Backend
+from baton_simulator.transports import BACKENDS, SHORT, USUAL, Backend, Timings
 
 TOPOLOGIES: Final = ("1p1d", "1p2d", "2p1d", "2p2d", "1p1d1m", "2m", "2p2d2r", "1p1d1m2r")
 TWO_KINDS: Final[Windows] = (None, 6, 13)

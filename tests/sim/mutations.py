@@ -22,8 +22,7 @@ from baton_router.core.flow.token_stream import TokenStream
 from baton_simulator import sliced_engine
 from baton_simulator.hash_engine import ONE_KIND
 from baton_simulator.scenario import FaultKind, Scenario, make_scenario
-from baton_simulator.transfer_timings import SHORT
-from baton_simulator.transports import BACKENDS
+from baton_simulator.transports import BACKENDS, SHORT
 from baton_worker.core.plan_builder import PlanBuilder
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.speculation.model_drafts import ModelDrafts

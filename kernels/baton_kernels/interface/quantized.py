@@ -150,15 +150,11 @@ class QuantizedWeight:
     @property
     def num_bytes(self) -> int:
         """Size of all its tensors."""
-        return sum(tensor.nbytes for tensor in self._tensors())
+        return sum(tensor.nbytes for tensor in self._tensors().values())
 
     def to(self, device: torch.device) -> QuantizedWeight:
         """Return it on a device."""
-        moved: dict[str, Any] = {
-            field.name: value.to(device)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in self._tensors().items()}
         return replace(self, **moved)
 
     def outputs(self, rows: slice) -> QuantizedWeight:
@@ -171,9 +167,9 @@ class QuantizedWeight:
             output_scales=None if self.output_scales is None else self.output_scales[rows],
         )
 
-    def _tensors(self) -> list[Tensor]:
-        values = (self.codes, self.scales, self.zeros, self.output_scales, self.input_order)
-        return [value for value in values if value is not None]
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def can_stack(weights: Sequence[QuantizedWeight]) -> bool:
