@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.selection import select_invariant_kernels, select_kernels
 from baton_kernels.triton.kernel_variant import FP8_ARCH, device_arch
+from tests.attention_reference import attention_reference
 from tests.unit.kernels.interpreted_attention import CASES, Case, make_sinks
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from baton_kernels.reference.reference_layers import attention_reference
+from tests.attention_reference import attention_reference
 from tests.unit.kernels.interpreted_products import mend_products
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 

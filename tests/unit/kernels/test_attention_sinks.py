@@ -15,8 +15,8 @@ from baton_kernels.cpu.invariant import InvariantCpuAttention
 from baton_kernels.cpu.variants import PLAIN, CpuVariant
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
-from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.reference.torch_attention import TorchAttention
+from tests.attention_reference import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v

@@ -16,8 +16,8 @@ from torch import Tensor
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.variants import AMX, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch
-from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
 from baton_kernels.reference.torch_attention import TorchAttention
+from tests.attention_reference import attention_reference, write_kv_reference
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 

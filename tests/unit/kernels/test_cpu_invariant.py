@@ -13,7 +13,7 @@ from torch.nn import functional
 from baton_kernels.cpu.invariant import InvariantCpuAttention, InvariantCpuLayers
 from baton_kernels.cpu.variants import AVX2, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKernels
-from baton_kernels.reference.reference_layers import attention_reference
+from tests.attention_reference import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 

@@ -13,8 +13,8 @@ from baton_kernels.cpu.invariant import InvariantCpuAttention
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.cache_dtype import FLOAT8, UNSCALED, LayerKVScales, encode
 from baton_kernels.interface.kernels import AttentionKernels
-from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
 from baton_kernels.reference.torch_attention import TorchAttention
+from tests.attention_reference import attention_reference, write_kv_reference
 from tests.tiers import exhaustive
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch

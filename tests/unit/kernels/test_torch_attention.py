@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton_kernels.reference.pool_rows import padded_width
-from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
 from baton_kernels.reference.torch_attention import TorchAttention
+from tests.attention_reference import attention_reference, write_kv_reference
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}

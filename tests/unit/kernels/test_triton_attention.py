@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.triton.attention import TritonAttention, require_readable
+from tests.attention_reference import attention_reference
 from tests.unit.kernels.interpreted_attention import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 from tests.unit.kernels.paged_batches import LAYER, make_paged_batch

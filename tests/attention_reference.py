@@ -1,4 +1,4 @@
-"""Reference results of the kernels, in float64 and one token at a time: the oracle of their tests."""
+"""Reference results of attention kernels, in float64 and one token at a time: the oracle of their tests."""
 
 from __future__ import annotations
 
