@@ -225,10 +225,9 @@ def _check_together(params: SamplingParams) -> None:
         raise InvalidRequestError("stop", params.stop, "none where detokenize is false")
     if params.prompt_logprobs is not None and params.skip_reading_prefix_cache is False:
         raise InvalidRequestError("skip_reading_prefix_cache", False, "true or none beside prompt_logprobs")
-    if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise InvalidRequestError("allowed_token_ids", [], "at least one token id")
-    if params.logprob_token_ids is not None and not params.logprob_token_ids:
-        raise InvalidRequestError("logprob_token_ids", [], "at least one token id")
+    for name in ("allowed_token_ids", "logprob_token_ids"):
+        if getattr(params, name) == ():
+            raise InvalidRequestError(name, [], "at least one token id")
 
 
 def _check_kind(params: SamplingParams, name: str, kind: type) -> None:

@@ -263,7 +263,8 @@ class KvPulls:
             self._pool.release(here)
             return None
         self._pool.share(imported)
-        wanted = dict(zip(_missing(places, found), imported, strict=True))
+        numbers = (place.number for place, block_id in zip(places, found, strict=True) if block_id is None)
+        wanted = dict(zip(numbers, imported, strict=True))
         for group in range(len(self._paging.windows)):
             first = self._paging.first_visible(group, seq.num_initial_tokens)
             blocks = [
@@ -285,8 +286,7 @@ class KvPulls:
         """By hash; of nothing where nobody is told of it."""
         contents: dict[bytes, BlockContent] = {}
         for place, block_hash in zip(places, hashes, strict=True):
-            content = None if block_hash is None else seq.content(place.index, place.group)
-            if block_hash is not None and content is not None:
+            if block_hash is not None and (content := seq.content(place.index, place.group)) is not None:
                 contents[block_hash] = content
         return contents
 
@@ -300,7 +300,8 @@ class KvPulls:
         self, now: float, request_id: str, source: KVSource, wanted: dict[int, int]
     ) -> list[WorkerEffect]:
         if source.worker_id == self._worker_id:
-            return self._recompute(set(wanted.values()))
+            self._recompute(set(wanted.values()))
+            return []
         self._num_transfers += 1
         transfer = Transfer(
             f"{self._name}-{self._num_transfers}",
@@ -314,12 +315,11 @@ class KvPulls:
         self._transfers[transfer.transfer_id] = transfer
         return self._take(now, transfer, transfer.start(now))
 
-    def _recompute(self, missing: set[int]) -> list[WorkerEffect]:
+    def _recompute(self, missing: set[int]) -> None:
         """Give up blocks whose source is this worker itself: what it no longer has is computed again."""
         self._settle_tables(set(), missing)
         for block_id in missing:
             self._pool.discard(block_id)
-        return []
 
     def _next_pull_id(self) -> int:
         self._num_pulls += 1
@@ -376,7 +376,3 @@ class KvPulls:
     def _is_awaited(self, block_ids: Iterable[int]) -> bool:
         waiting = {block for r in self._reservations.values() for block in r.seq.tables.held()}
         return any(block_id in waiting for block_id in block_ids)
-
-
-def _missing(places: list[Place], found: list[int | None]) -> list[int]:
-    return [place.number for place, block_id in zip(places, found, strict=True) if block_id is None]

@@ -149,9 +149,8 @@ class Transfer:
 
         Another epoch of the producer can say only one thing that matters: that the lease is gone.
         """
-        is_live = self._state in (TransferState.PULLING, TransferState.CONFIRMING)
         is_heard = message.producer_epoch == self.source.epoch or isinstance(message, LeaseGone)
-        if not is_live or not is_heard:
+        if not self._is_live or not is_heard:
             return TransferStep()
         self._heard_at, self._is_answered = now, True
         match message:
@@ -199,7 +198,7 @@ class Transfer:
 
     def give_up(self, now: float, reason: str) -> TransferStep:
         """End without the rest of the blocks, after the copies in flight."""
-        if self._state not in (TransferState.PULLING, TransferState.CONFIRMING):
+        if not self._is_live:
             return TransferStep()
         self.reason = reason
         busy = {index for copy in self._in_flight.values() for index in copy.indices}
@@ -217,30 +216,31 @@ class Transfer:
     def next_deadline(self) -> float | None:
         """The time when `on_deadline` is due."""
         deadlines = [copy.deadline for copy in self._in_flight.values() if not copy.is_quarantined]
-        if self._state in (TransferState.PULLING, TransferState.CONFIRMING):
+        if self._is_live:
             silent_at = self._heard_at + self._timings.pull_deadline_s
             deadlines += [self._renew_at, silent_at, self._lease_until]
         return min(deadlines, default=None)
 
     def on_deadline(self, now: float) -> TransferStep:
         """Renew, or give up what took too long."""
-        if self._state in (TransferState.DRAINING, TransferState.QUARANTINED):
-            late = [
-                copy for copy in self._in_flight.values() if copy.deadline <= now and not copy.is_quarantined
-            ]
+        late = [copy for copy in self._in_flight.values() if copy.deadline <= now and not copy.is_quarantined]
+        if not self._is_live:
             return self._quarantine(late[0]) if late else TransferStep()
-        if self._state not in (TransferState.PULLING, TransferState.CONFIRMING):
-            return TransferStep()
         limit_s = self._timings.pull_deadline_s
         if now >= self._heard_at + limit_s:
             return self.give_up(now, f"no answer from worker {self.source.worker_id} for {limit_s:g} s")
-        if any(copy.deadline <= now for copy in self._in_flight.values()):
+        if late:
             return self.give_up(now, f"a copy from worker {self.source.worker_id} took over {limit_s:g} s")
         if now >= self._lease_until:
             return self.give_up(now, f"the lease of worker {self.source.worker_id} ran out")
         return self._renew(now) if now >= self._renew_at else TransferStep()
 
     # --- parts ---
+
+    @property
+    def _is_live(self) -> bool:
+        """True until it has its blocks or was given up."""
+        return self._state in (TransferState.PULLING, TransferState.CONFIRMING)
 
     @property
     def _is_confirming(self) -> bool:
