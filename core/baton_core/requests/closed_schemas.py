@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-from baton_core.requests.schema_patterns import NAMED, SEVERAL, SINGLE
+from baton_core.requests.schema_patterns import NAMED, SEVERAL, SINGLE, rewritten
 
 _IN_PLACE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 """Keywords whose schemas hold for the value itself."""
@@ -21,7 +21,7 @@ def closed_schema(schema: Any) -> Any:
 
     Source: vLLM's `disable_additional_properties`.
     """
-    return _rewritten(schema, _close_object)
+    return rewritten(schema, _close_object)
 
 
 def strict_schema(schema: Any) -> Any:
@@ -29,7 +29,7 @@ def strict_schema(schema: Any) -> Any:
 
     Where several schemas hold for one value, each names a part of its properties, and all stay as they are.
     """
-    return schema if any(map(_is_shared, _schemas(schema))) else _rewritten(schema, _close_as_xgrammar)
+    return schema if any(map(_is_shared, _schemas(schema))) else rewritten(schema, _close_as_xgrammar)
 
 
 def strict_tag(tag: Any) -> Any:
@@ -91,20 +91,3 @@ def _inner_schemas(keyword: str, value: Any) -> list[Any]:
     if keyword in SEVERAL and isinstance(value, list):
         return value
     return [value] if keyword in SINGLE else []
-
-
-def _rewritten(schema: Any, close: Callable[[dict[str, Any]], None]) -> Any:
-    """Return a copy of the schema; `close` changes each object within it that is a schema."""
-    if not isinstance(schema, dict):
-        return schema
-    rewritten = {keyword: _rewritten_value(keyword, value, close) for keyword, value in schema.items()}
-    close(rewritten)
-    return rewritten
-
-
-def _rewritten_value(keyword: str, value: Any, close: Callable[[dict[str, Any]], None]) -> Any:
-    if keyword in NAMED and isinstance(value, dict):
-        return {name: _rewritten(inner, close) for name, inner in value.items()}
-    if keyword in SEVERAL and isinstance(value, list):
-        return [_rewritten(inner, close) for inner in value]
-    return _rewritten(value, close) if keyword in SINGLE else value

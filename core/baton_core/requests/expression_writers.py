@@ -82,11 +82,8 @@ def _row(parts: tuple[Node, ...], notation: _Notation) -> str:
 
 
 def _atom(node: Node, notation: _Notation) -> str:
-    return _written(node, notation) if isinstance(node, Characters) else _grouped(node, notation)
-
-
-def _grouped(node: Node, notation: _Notation) -> str:
-    return f"{notation.group}{_written(node, notation)})"
+    written = _written(node, notation)
+    return written if isinstance(node, Characters) else f"{notation.group}{written})"
 
 
 def _count(low: int, high: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from baton_core.requests.expression_tree import Characters, Choice, Node, Repeat, Sequence, normal_ranges
@@ -35,29 +36,35 @@ def with_plain_patterns(schema: Any) -> Any:
     Raises:
         RegexError: a pattern is wrong, or two of an object mean the same.
     """
+    return rewritten(schema, _make_plain)
+
+
+def rewritten(schema: Any, change: Callable[[dict[str, Any]], None]) -> Any:
+    """Return a copy of the schema; `change` mutates each object in it that is a schema, inner ones first."""
     if not isinstance(schema, dict):
         return schema
-    return {
-        keyword: _plain(keyword, value)
-        for keyword, value in schema.items()
-        if keyword != "format" or not isinstance(value, str) or value in _FORMATS
-    }
+    copy = {keyword: _rewritten_value(keyword, value, change) for keyword, value in schema.items()}
+    change(copy)
+    return copy
 
 
-def _plain(keyword: str, value: Any) -> Any:
-    if keyword == "pattern" and isinstance(value, str):
-        return _whole(value)
+def _rewritten_value(keyword: str, value: Any, change: Callable[[dict[str, Any]], None]) -> Any:
     if keyword in NAMED and isinstance(value, dict):
-        plain = {
-            _whole(name) if keyword == "patternProperties" else name: with_plain_patterns(inner)
-            for name, inner in value.items()
-        }
-        if len(plain) < len(value):
-            raise RegexError(f"two keys of {keyword!r} mean the same")
-        return plain
+        return {name: rewritten(inner, change) for name, inner in value.items()}
     if keyword in SEVERAL and isinstance(value, list):
-        return [with_plain_patterns(inner) for inner in value]
-    return with_plain_patterns(value) if keyword in SINGLE else value
+        return [rewritten(inner, change) for inner in value]
+    return rewritten(value, change) if keyword in SINGLE else value
+
+
+def _make_plain(schema: dict[str, Any]) -> None:
+    if isinstance(pattern := schema.get("pattern"), str):
+        schema["pattern"] = _whole(pattern)
+    if isinstance(named := schema.get("patternProperties"), dict):
+        schema["patternProperties"] = {_whole(name): inner for name, inner in named.items()}
+        if len(schema["patternProperties"]) < len(named):
+            raise RegexError("two keys of 'patternProperties' mean the same")
+    if isinstance(form := schema.get("format"), str) and form not in _FORMATS:
+        del schema["format"]
 
 
 def _whole(pattern: str) -> str:
