@@ -13,6 +13,7 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 MAX_MISSES: Final = 8
@@ -86,7 +87,7 @@ class FairQueue:
             self._tenants[tenant] = owner
         elif not owner.queue:
             owner.tag, owner.number = max(owner.tag, self._virtual), self._num_joined
-        insort(owner.queue, entry, key=_place)
+        insort(owner.queue, entry, key=attrgetter("place"))
         self._waiting[request_id] = entry
         self.num_tokens += num_tokens
 
@@ -178,7 +179,7 @@ class FairQueue:
     def _remove(self, request_id: str) -> int:
         entry = self._waiting.pop(request_id)
         queue = self._tenants[entry.tenant].queue
-        del queue[bisect_left(queue, entry.place, key=_place)]
+        del queue[bisect_left(queue, entry.place, key=attrgetter("place"))]
         self.num_tokens -= entry.num_tokens
         return entry.num_tokens
 
@@ -191,7 +192,3 @@ class FairQueue:
         idle = [owner for owner in self._tenants.values() if not owner.queue and owner.tag <= self._virtual]
         for owner in idle:
             del self._tenants[owner.name]
-
-
-def _place(entry: _Waiting) -> tuple[float, float, int]:
-    return entry.place

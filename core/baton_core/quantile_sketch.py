@@ -6,6 +6,7 @@ Source: C. Masson, J. E. Rim, H. K. Lee, "DDSketch: a fast and fully-mergeable q
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Final
 
 RELATIVE_ERROR: Final = 0.01
@@ -25,7 +26,7 @@ class QuantileSketch:
     __slots__ = ("_counts", "count")
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
         self.count = 0
         """Values in all."""
 
@@ -39,23 +40,17 @@ class QuantileSketch:
         if not MIN_VALUE <= value <= MAX_VALUE:
             value = MIN_VALUE if value < MIN_VALUE else MAX_VALUE
         bucket = math.ceil(math.log(value) / _LOG_GROWTH)
-        self._counts[bucket] = self._counts.get(bucket, 0) + times
+        self._counts[bucket] += times
         self.count += times
 
     def merge(self, other: QuantileSketch) -> None:
         """Count all values of `other` too."""
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self._counts.update(other._counts)
         self.count += other.count
 
     def remove(self, other: QuantileSketch) -> None:
         """Count the values of `other`, which were merged before, no longer."""
-        for bucket, count in other._counts.items():
-            left = self._counts[bucket] - count
-            if left:
-                self._counts[bucket] = left
-            else:
-                del self._counts[bucket]
+        self._counts -= other._counts
         self.count -= other.count
 
     def quantile(self, share: float) -> float | None:

@@ -66,10 +66,6 @@ class RouterLink:
         if self._stream is not None:
             self._stream.crash(self._worker.name)
 
-    def check_invariants(self) -> None:
-        if self._session is not None:
-            self._session.machine.check_invariants()
-
     def _on_frame(self, stream: Stream, frame: Any) -> None:
         self._worker.take(lambda: self._take(stream, frame))
 
