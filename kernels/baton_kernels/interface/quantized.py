@@ -202,17 +202,17 @@ def stack(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
     return replace(
         first,
         codes=torch.cat([one.codes for one in weights]),
-        scales=_concatenate([one.scales for one in weights]),
+        scales=concatenate([one.scales for one in weights]),
         zeros=None if zeros is None else torch.cat(zeros),
         output_scales=torch.cat(factors) if has_output_scales else None,
     )
 
 
-def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the first axis; torch cannot with every float of 8 bits."""
+def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Concatenate along an axis; torch cannot with every float of 8 bits."""
     if tensors[0].itemsize > 1:
-        return torch.cat(list(tensors))
-    return torch.cat([tensor.view(torch.uint8) for tensor in tensors]).view(tensors[0].dtype)
+        return torch.cat(list(tensors), dim)
+    return torch.cat([tensor.view(torch.uint8) for tensor in tensors], dim).view(tensors[0].dtype)
 
 
 def _or_fill(tensor: Tensor | None, like: Tensor, value: int, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.interface.collectives import Collectives
-from baton_kernels.interface.quantized import Element, QuantizedWeight, stack
+from baton_kernels.interface.quantized import Element, QuantizedWeight, concatenate, stack
 
 _BYTE_BITS: Final = 8
 _ROOM: Final = 64
@@ -93,7 +93,4 @@ def _with_room(weight: QuantizedWeight) -> QuantizedWeight:
 
 
 def _repeat_last(per_group: Tensor) -> Tensor:
-    if per_group.itemsize > 1:
-        return torch.cat((per_group, per_group[:, -1:]), dim=1)
-    plain = per_group.view(torch.uint8)  # torch concatenates not every float of 8 bits
-    return torch.cat((plain, plain[:, -1:]), dim=1).view(per_group.dtype)
+    return concatenate((per_group, per_group[:, -1:]), dim=1)
