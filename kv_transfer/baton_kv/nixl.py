@@ -33,9 +33,8 @@ from baton_kv.nixl_library import load_nixl
 from baton_kv.nixl_messages import PoolAddress, decode_address
 from baton_kv.nixl_producer import PoolServer
 from baton_kv.part_reads import PartRead
-from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
+from baton_kv.pool_bytes import PoolBytes, open_pool
 from baton_kv.pool_connector import PoolConnector
-from baton_kv.pool_memory import Lend
 from baton_kv.running_pull import require_in_range
 from baton_kv.transport import Listen
 
@@ -99,11 +98,6 @@ class NixlConnector(PoolConnector[_Peer]):
         """Before the next look while blocks are on their way."""
 
     # --- the local pool ---
-
-    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
-        pool = allocate_pool(num_blocks, self._spec, lend)
-        self.register(pool)
-        return pool
 
     def register(self, pool: torch.Tensor) -> None:
         """Let peers read a pool that is placed already, on any device, instead of allocating one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_layout.kv_spec import KVSpec
@@ -11,7 +11,13 @@ from baton_core.worker.worker_events import Pull, PullDone
 from baton_kv.connector import InvalidBlocksError, KVConnector, ProducerUnreachableError
 from baton_kv.description import Offer, PoolDescription, decode_description, describe_pool
 from baton_kv.part_reads import PartRead
+from baton_kv.pool_bytes import allocate_pool
 from baton_kv.running_pull import RunningPull, require_in_range
+
+if TYPE_CHECKING:
+    import torch
+
+    from baton_kv.pool_memory import Lend
 
 
 class Peer(Protocol):
@@ -70,6 +76,11 @@ class PoolConnector(KVConnector, Generic[PeerT]):
                 text = f"{name} of the peer's pool is {axes!r}, of which a part is read"
                 raise IncompatibleWorkerError(f"{text}; allowed: {own!r}, as here")
         return described
+
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        pool = allocate_pool(num_blocks, self._spec, lend)
+        self.register(pool)
+        return pool
 
     def describe(self) -> bytes:
         return describe_pool(self._spec, self._epoch, self.num_blocks, self.offer).encode()

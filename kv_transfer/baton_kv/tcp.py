@@ -29,9 +29,8 @@ from baton_kv.curve import has_key, without_key
 from baton_kv.description import Offer
 from baton_kv.landing import Landing
 from baton_kv.part_reads import PartRead, PoolPart
-from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
+from baton_kv.pool_bytes import PoolBytes, open_pool
 from baton_kv.pool_connector import PoolConnector
-from baton_kv.pool_memory import Lend
 from baton_kv.running_pull import require_in_range
 from baton_kv.tcp_connections import ConsumerConnections, ProducerConnection
 from baton_kv.tcp_consumer import ProducerAddress, ProducerLink
@@ -78,11 +77,6 @@ class TcpConnector(PoolConnector[_Peer]):
         self._local: _Local | None = None
 
     # --- the local pool ---
-
-    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
-        pool = allocate_pool(num_blocks, self._spec, lend)
-        self.register(pool)
-        return pool
 
     def register(self, pool: torch.Tensor) -> None:
         """Serve a pool that is placed already, on any device, instead of allocating one.
