@@ -28,16 +28,11 @@ class LeaseWatch:
         """A consumer's message was taken; `num_open` are offers and early subscriptions before it was."""
         leases = self._producer.core.leases
         if message.producer_epoch != self._producer.info.epoch:
+            what = f"{self._producer.name}: a message for epoch {message.producer_epoch}"
             answers = [effect.message for effect in effects if isinstance(effect, SendToConsumer)]
-            assert all(isinstance(answer, LeaseGone) for answer in answers), (
-                f"{self._producer.name}: a message for epoch {message.producer_epoch} was answered {answers}"
-            )
-            assert answers, (
-                f"{self._producer.name}: a message for epoch {message.producer_epoch} was not answered"
-            )
-            assert num_open == (leases.num_open, leases.num_early), (
-                f"{self._producer.name}: a message for epoch {message.producer_epoch} changed the leases"
-            )
+            assert all(isinstance(answer, LeaseGone) for answer in answers), f"{what} was answered {answers}"
+            assert answers, f"{what} was not answered"
+            assert num_open == (leases.num_open, leases.num_early), f"{what} changed the leases"
         if isinstance(message, Confirm):
             asked = tuple((offer.block_id, offer.generation) for offer in message.offers)
             self._asked[message.transfer_id] = asked

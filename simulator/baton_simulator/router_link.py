@@ -32,9 +32,7 @@ class RouterLink:
 
     def next_deadline(self) -> float | None:
         session = None if self._session is None else self._session.machine.next_deadline()
-        if self._greet_by is None or session is None:
-            return self._greet_by if session is None else session
-        return min(self._greet_by, session)
+        return min((one for one in (self._greet_by, session) if one is not None), default=None)
 
     def dial(self) -> None:
         """Open a stream and say hello."""

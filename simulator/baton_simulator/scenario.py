@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -233,30 +234,24 @@ def _faults(rng: Random, shape: Topology, kinds: list[FaultKind]) -> tuple[Fault
         at_s = _START_S + rng.uniform(0.0, 1.5 * _SPREAD_S)
         one = rng.choice(workers) if rng.random() < 0.85 else rng.choice(shape.routers)
         others = [name for name in workers if name != one]
+        make = partial(Fault, kind=kind, at_s=at_s)
         match kind:
             case FaultKind.CRASH:
-                fault = Fault(kind=kind, at_s=at_s, nodes=(one,), duration_s=rng.choice([0.05, 0.3, 2.0]))
+                fault = make(nodes=(one,), duration_s=rng.choice([0.05, 0.3, 2.0]))
             case FaultKind.FREEZE:
-                fault = Fault(kind=kind, at_s=at_s, nodes=(one,), duration_s=rng.choice([0.3, 1.2, 2.5]))
+                fault = make(nodes=(one,), duration_s=rng.choice([0.3, 1.2, 2.5]))
             case FaultKind.PARTITION:
                 nodes = (one, rng.choice([*others, *(r for r in shape.routers if r != one)]))
-                fault = Fault(
-                    kind=kind,
-                    at_s=at_s,
-                    nodes=nodes,
-                    duration_s=rng.choice([0.3, 1.2, 2.5]),
-                    is_one_way=rng.random() < 0.4,
-                )
+                duration_s = rng.choice([0.3, 1.2, 2.5])
+                fault = make(nodes=nodes, duration_s=duration_s, is_one_way=rng.random() < 0.4)
             case FaultKind.LEAVE:
-                fault = Fault(kind=kind, at_s=at_s, nodes=(rng.choice(workers),), duration_s=1.2)
+                fault = make(nodes=(rng.choice(workers),), duration_s=1.2)
             case FaultKind.RANK | FaultKind.SLOW:
                 duration_s = rng.choice([0.1, 0.4, 1.2])
-                fault = Fault(kind=kind, at_s=at_s, nodes=(rng.choice(workers),), duration_s=duration_s)
+                fault = make(nodes=(rng.choice(workers),), duration_s=duration_s)
             case FaultKind.BREAK:
-                nodes = (rng.choice(workers), rng.choice(shape.routers))
-                fault = Fault(kind=kind, at_s=at_s, nodes=nodes)
+                fault = make(nodes=(rng.choice(workers), rng.choice(shape.routers)))
             case _:
-                first, second = rng.choice(workers), rng.choice(workers)
-                fault = Fault(kind=kind, at_s=at_s, nodes=(first, second))
+                fault = make(nodes=(rng.choice(workers), rng.choice(workers)))
         faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.at_s))

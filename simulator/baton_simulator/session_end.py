@@ -133,6 +133,6 @@ class SessionEnd:
             return
         frames = self.machine.take_frames(self._node.now, _FRAMES_PER_TURN)
         if frames:
-            has_beat = self._load is not None and any(isinstance(frame, Heartbeat) for frame in frames)
+            has_beat = any(isinstance(frame, Heartbeat) for frame in frames)
             load = self._load() if has_beat and self._load is not None else None
             self.stream.send(self._node.name, Frames(frames, load))
