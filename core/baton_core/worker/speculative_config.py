@@ -60,6 +60,8 @@ _SAME_FOR_ALL: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_heterogeneous_vocab": (None, False),
 }
 """Fields of drafts that a model makes, with the values that ask for nothing there is not."""
+_BOUNDS: Final = ("prompt_lookup_min", "prompt_lookup_max")
+"""Where one of these is given, it is the other, too."""
 _NO_MODEL: Final = ("ngram", "[ngram]")
 """Names of prompt lookup in the place of a model."""
 
@@ -136,7 +138,10 @@ def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfi
         values.setdefault("num_speculative_tokens", depth)
     if "num_speculative_tokens" not in values:
         raise refusal("num_speculative_tokens", None, f"an integer from 1 to {MAX_DRAFT_TOKENS}")
-    return SpeculativeConfig(**_with_both_bounds(values))
+    for one, other in (_BOUNDS, _BOUNDS[::-1]):
+        if one in values:
+            values.setdefault(other, values[one])
+    return SpeculativeConfig(**values)
 
 
 def _method(given: Mapping[str, Any]) -> SpeculativeMethod:
@@ -148,17 +153,6 @@ def _method(given: Mapping[str, Any]) -> SpeculativeMethod:
     allowed = " or ".join(SpeculativeMethod)
     why = f"; {name} is not supported yet" if name in _UNSUPPORTED else ""
     raise refusal("method", name, f"{allowed}{why}")
-
-
-def _with_both_bounds(values: dict[str, Any]) -> dict[str, Any]:
-    """Let the one of the bounds of prompt lookup that is given be the other, too."""
-    low, high = values.get("prompt_lookup_min"), values.get("prompt_lookup_max")
-    if low is None and high is None:
-        return values
-    return values | {
-        "prompt_lookup_min": high if low is None else low,
-        "prompt_lookup_max": low if high is None else high,
-    }
 
 
 def _check_count(name: str, value: object, most: int | None = None) -> None:
