@@ -12,7 +12,6 @@ from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.router_messages import ToRouter, ToWorker
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
-from baton_core.worker.step_plan import SequenceSlice
 from baton_core.worker.worker_events import FromRouter, RouterJoined, WorkerEvent
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.router_events import FromWorker, WorkerJoined, WorkerLeft, WorkerReported
@@ -81,6 +80,7 @@ class FleetRun:
             slo=plan.slo,
             tokens_per_step=plan.tokens_per_step,
         )
+        self.num_tokens, self.computed = self.router.num_tokens, self.router.computed
         self._num_asks = len(asks)
         self._asks: Iterator[Ask] = iter(asks)
         self._longest = max((ask.num_prompt_tokens + ask.num_tokens for ask in asks), default=1)
@@ -114,12 +114,6 @@ class FleetRun:
     def link_of(self, worker_id: str) -> Link | None:
         worker = self.workers[worker_id]
         return worker.link if worker.is_alive else None
-
-    def num_tokens(self, piece: SequenceSlice) -> int:
-        return self.router.num_tokens(piece)
-
-    def computed(self, piece: SequenceSlice, idle_s: float) -> None:
-        self.router.computed(piece, idle_s)
 
     # --- parts ---
 

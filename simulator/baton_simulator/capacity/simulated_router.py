@@ -9,7 +9,7 @@ from typing import Final
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.sessions.router_messages import PromptLogprobs, RequestCommand, RequestSpec, ToWorker
+from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, ToWorker
 from baton_core.worker.step_plan import SequenceSlice
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_driver import RouterDriver
@@ -52,12 +52,12 @@ class SimulatedRouter:
         tokens_per_step: int,
     ) -> None:
         self.core = RouterCore(config)
+        self.send_to_worker = send
         self._driver = RouterDriver(self.core, self, lambda: clock.now)
         self.results: dict[str, RequestResult] = {}
         """By the request's name, in the order of arrival."""
         self.num_ended = 0
         self._clock = clock
-        self._send = send
         self._message_s = message_s
         # Workers report how long a step takes, which stands for so many tokens.
         tpot_s = None if slo.tpot_s is None else slo.tpot_s * tokens_per_step
@@ -106,9 +106,6 @@ class SimulatedRouter:
             self._arm()
 
     # --- effects ---
-
-    def send_to_worker(self, worker_id: str, message: RequestCommand) -> None:
-        self._send(worker_id, message)
 
     def emit_tokens(self, tokens: EmitTokens) -> bool:
         result = self.results[tokens.request_id]
