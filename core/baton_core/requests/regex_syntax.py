@@ -114,17 +114,13 @@ class _Parser:
 
     def whole(self) -> Node:
         """Return the tree with its anchors."""
-        if match := self._group_with_flags(0):
+        match = _GROUP.match(self._pattern, 1) if self._pattern.startswith("(?") else None
+        if match is not None and match["end"] == ")":  # the `(?i)` that begins an expression
             self._flags, self._at = self._changed_flags(match), match.end()
         tree = self._choice()
         if self._at < len(self._pattern):
             raise self._error("')' closes no group")
         return tree
-
-    def _group_with_flags(self, at: int) -> re.Match[str] | None:
-        """The `(?i)` that begins an expression."""
-        match = _GROUP.match(self._pattern, at + 1) if self._pattern.startswith("(?", at) else None
-        return match if match is not None and match["end"] == ")" else None
 
     def _choice(self) -> Node:
         options = [self._sequence()]
