@@ -83,7 +83,8 @@ class AdmissionGate:
             for worker_id, member in members.items()
             if member.num_sequences >= limit.sequences_per_seat * member.info.max_num_seqs
         ]
-        assignment.avoided = dict.fromkeys(saturated, "has all it can run, and some more") | slow
+        assignment.full = dict.fromkeys(saturated, "has all it can run, and some more")
+        assignment.too_slow = slow
         outcome = assignment.choose(now, self._max_ttft_s(now))
         if not isinstance(outcome, Placement):
             return outcome

@@ -14,6 +14,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.member import ReservedLoad
 from baton_router.core.placement.eligibility import Unplaceable, absence
+from baton_router.core.placement.filters import available
 from baton_router.core.placement.placement import Placement, place, place_decoder
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.placement_record import Decision
@@ -42,8 +43,10 @@ class Assignment:
         self._config = _config_for(spec, config)
         self._fleet = fleet
         self._context = context
-        self.avoided: Mapping[str, str] = {}
-        """Workers that must not get the request now, each with the reason."""
+        self.too_slow: Mapping[str, str] = {}
+        """Workers whose steps are too slow for the request, each with the reason."""
+        self.full: Mapping[str, str] = {}
+        """Workers that must get no request now, each with the reason."""
         self.kept: Mapping[str, str] = {}
         """Workers whose room is for requests that wait longer, each with the reason."""
         self.decisions: list[Decision] = []
@@ -67,7 +70,7 @@ class Assignment:
     def resume(self, spec: RequestSpec) -> None:
         """Place the request from here on with the tokens that it has generated."""
         self._spec, self._hashed_for = replace(spec, weights=self.weights), None
-        self.avoided = self.kept = {}
+        self.too_slow = self.full = self.kept = {}
         self._config = _config_for(spec, self._config)
 
     def choose_weights(self, *, is_bound: bool) -> None:
@@ -100,6 +103,11 @@ class Assignment:
             self._reserve_prefill(decision)
             self._reserve_decode(outcome)
         return outcome
+
+    def fitting_workers(self, now: float) -> list[str]:
+        """Return the workers that could take the request, or a part of it, if they had room."""
+        request, views = self._snapshot(now)
+        return [one.worker_id for one in available(request, views, self.too_slow)]
 
     def why_hopeless(self, now: float) -> str:
         """Return the reason why no worker could take the request even with room; empty where one could."""
@@ -152,7 +160,12 @@ class Assignment:
 
     @property
     def _excluded(self) -> dict[str, str]:
-        return {**self.kept, **self.avoided, **dict.fromkeys(self._refused_by, "has refused it")}
+        return {
+            **self.kept,
+            **self.full,
+            **self.too_slow,
+            **dict.fromkeys(self._refused_by, "has refused it"),
+        }
 
     def _snapshot(self, now: float) -> tuple[PlacementRequest, list[WorkerView]]:
         """Return the request and the workers; the prompt is hashed once for each identity of the fleet."""

@@ -76,8 +76,7 @@ class RequestFlow:
         self._state = FlowState.WAITING
         self._entered_s = {FlowState.WAITING: now}
         """Time of the first entry: refusals restart no wait; each attempt waits anew for a decode worker."""
-        self._accepted_s = now
-        self._placed_s = now
+        self._accepted_s = self._placed_s = now
         self.migrations = Migrations(limits.migrations)
         self._assignment = Assignment(spec, limits.placement, fleet, record.context)
         record.decisions = self._assignment.decisions
@@ -120,6 +119,10 @@ class RequestFlow:
                 return self._reassign(now)
             case _:
                 return []
+
+    def fitting_workers(self, now: float) -> list[str]:
+        """Return the workers that could take the request, or a part of it, if they had room."""
+        return self._assignment.fitting_workers(now)
 
     def fail_if_hopeless(self, now: float) -> list[RouterEffect]:
         """End a new request that no worker could take even with room: it need not wait behind others."""
@@ -220,8 +223,7 @@ class RequestFlow:
     # --- placing ---
 
     def _place(self, now: float) -> list[RouterEffect]:
-        is_migrating = self._state is FlowState.MIGRATING
-        assignment = self._assignment
+        assignment, is_migrating = self._assignment, self._state is FlowState.MIGRATING
         assignment.choose_weights(is_bound=self._stream.has_emitted)
         outcome = assignment.choose(now) if is_migrating else self._gate.choose(now, assignment)
         if isinstance(outcome, Refusal):
@@ -313,10 +315,8 @@ class RequestFlow:
         return self._send(placement.decode, Reserve(spec=self._attempt, source=source))
 
     def _start(self) -> SendToWorker:
-        tokens = tuple(
-            FirstTokenOf(index=index, token_id=token_id)
-            for index, token_id in self._stream.first_tokens.items()
-        )
+        firsts = self._stream.first_tokens.items()
+        tokens = tuple(FirstTokenOf(index=index, token_id=token_id) for index, token_id in firsts)
         return self._send(
             self._assignment.current.decode, Start(request_id=self.attempt_id, first_tokens=tokens)
         )

@@ -336,19 +336,10 @@ class RouterCore:
             flow = self._flows[request_id]
             effects += self._track(now, flow, flow.place(now, kept))
             if queue.is_overdue(request_id):
-                kept |= dict.fromkeys(self._fitting_workers(flow.spec), _KEPT)
+                kept |= dict.fromkeys(flow.fitting_workers(now), _KEPT)
                 if len(kept) == len(self.fleet.workers()):
                     break
         return effects
-
-    def _fitting_workers(self, spec: RequestSpec) -> list[str]:
-        """Return the workers that could take a request, or a part of it, if they had room."""
-        num_tokens = spec.num_needed_tokens(self._config.limits.placement.headroom_tokens)
-        return [
-            info.worker_id
-            for info, load in self.fleet.workers()
-            if load.is_serving and num_tokens <= info.max_model_len
-        ]
 
     def _track(self, now: float, flow: RequestFlow, effects: list[RouterEffect]) -> list[RouterEffect]:
         """Update the maps after a flow's change of state."""
