@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
-from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.load_reservation import LoadReservation
+from baton_core.requests.request_context import RequestContext
 from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
 from baton_router.core.admission.assignment import Assignment
 from baton_router.core.fleet.fleet import Fleet
@@ -17,7 +17,6 @@ from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
 from baton_router.core.placement.placement_record import Cost
 
-NO_SLO: Final = Slo()
 STALE_S: Final = 5.0
 """An idle worker that has measured nothing for longer is given one request that its rates speak against."""
 TRIAL_RATIO: Final = 10.0
@@ -72,34 +71,26 @@ class AdmissionGate:
 
     def choose(self, now: float, assignment: Assignment) -> Placement | Unplaceable | Refusal:
         """Place the request, if it may be placed now."""
-        members = self._fleet.members
-        idle = {name for name, one in members.items() if one.is_idle} if self._slo != NO_SLO else set()
-        slow = self._slow_workers(now, idle)
+        slow = self._slow_workers(now)
         if isinstance(slow, Refusal):
             return slow
-        limit, queues_s = self._dispatch_limit, self._queues_s()
-        saturated = [
-            worker_id
-            for worker_id, member in members.items()
-            if member.num_sequences >= limit.sequences_per_seat * member.info.max_num_seqs
-        ]
-        assignment.full = dict.fromkeys(saturated, "has all it can run, and some more")
-        assignment.too_slow = slow
+        assignment.too_slow, assignment.full = slow, self._full_workers()
         outcome = assignment.choose(now, self._max_ttft_s(now))
         if not isinstance(outcome, Placement):
             return outcome
         cost = self._cost(assignment)
         self._prefill_s = cost.prefill_s
-        member, num_tokens = members[outcome.prefill], assignment.num_reserved_tokens
-        is_trial = outcome.prefill in idle and self._may_try(now, member, num_tokens, cost)
-        if not is_trial and (refusal := self.check_ttft(now, cost.ttft_s)) is not None:
+        member, own = self._fleet.members[outcome.prefill], assignment.reserved_at(outcome.prefill)
+        refusal = None if self._may_try(now, member, own, cost) else self.check_ttft(now, cost.ttft_s)
+        if refusal is not None:
             assignment.withdraw(refusal.message)
             return refusal
-        if (queue_s := queues_s.get(outcome.prefill, 0.0)) > limit.queue_s:
+        queue_s = member.queue_s(own) if self._is_measured else 0.0
+        if queue_s > self._dispatch_limit.queue_s:
             reason = f"worker {outcome.prefill} has prompts for {queue_s:.3g} s"
             assignment.withdraw(reason)
             return Unplaceable(reason=reason, is_permanent=False, may_pass=True)
-        member.give_prompt(now, num_tokens)
+        member.give_prompt(now, own.num_tokens)
         return outcome
 
     def check_ttft(self, now: float, remaining_s: float) -> Refusal | None:
@@ -142,19 +133,23 @@ class AdmissionGate:
         assert chosen is not None, "the request was placed"
         return chosen.cost if self._is_measured else Cost()
 
-    def _queues_s(self) -> dict[str, float]:
-        """Return the times of the prompts that each worker has, where they are limited and were measured."""
-        if self._dispatch_limit.queue_s == math.inf or not self._is_measured:
+    def _may_try(self, now: float, member: Member, own: LoadReservation, cost: Cost) -> bool:
+        """Return True if a worker without other load is given a prompt that would be late, to measure it."""
+        if not 0 < self._max_ttft_s(now) < cost.ttft_s or not member.is_idle(own):
+            return False
+        untried_s = now - member.last_given_s(own.num_tokens)
+        return untried_s > max(STALE_S, TRIAL_RATIO * cost.ttft_s)
+
+    def _full_workers(self) -> dict[str, str]:
+        """Return workers that have reached the limit of sequences, with reasons."""
+        per_seat = self._dispatch_limit.sequences_per_seat
+        if per_seat == math.inf:
             return {}
-        self._fleet.rates()
-        return {worker_id: member.queue_s for worker_id, member in self._fleet.members.items()}
+        members = self._fleet.members.items()
+        full = [name for name, one in members if one.num_sequences >= per_seat * one.info.max_num_seqs]
+        return dict.fromkeys(full, "has all it can run, and some more")
 
-    def _may_try(self, now: float, member: Member, num_tokens: int, cost: Cost) -> bool:
-        """Return True if an idle worker is given a prompt that would be late, to measure it."""
-        untried_s = now - member.last_given_s(num_tokens)
-        return self._max_ttft_s(now) > 0 and untried_s > max(STALE_S, TRIAL_RATIO * cost.ttft_s)
-
-    def _slow_workers(self, now: float, idle: Set[str]) -> dict[str, str] | Refusal:
+    def _slow_workers(self, now: float) -> dict[str, str] | Refusal:
         """Return workers with steps too slow for the request, with reasons; a refusal if no others decode.
 
         Where all are too slow, idle ones that have measured no step lately are tried.
@@ -175,8 +170,8 @@ class AdmissionGate:
         }
         if not steps or len(slow) < len(steps):
             return slow
-        members = self._fleet.members
-        tried = {name for name in slow.keys() & idle if now - members[name].learned_at.decode_s > STALE_S}
+        members = ((name, self._fleet.members[name]) for name in slow)
+        tried = {name for name, one in members if one.is_idle() and now - one.learned_at.decode_s > STALE_S}
         if tried:
             return {name: why for name, why in slow.items() if name not in tried}
         text = f"slo_tpot_s is {limit_s:g}; the fastest worker needs {min(steps.values()):.3g} s a token"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from baton_core.load_reservation import LoadReservation
+from baton_core.load_reservation import LoadReservation, total
 from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import RequestSpec
@@ -62,10 +62,10 @@ class Assignment:
         assert self.placement is not None, "the request was placed"
         return self.placement
 
-    @property
-    def num_reserved_tokens(self) -> int:
-        """Prompt tokens that are reserved for it."""
-        return sum(one.reservation.num_tokens for one in self._reservations)
+    def reserved_at(self, worker_id: str) -> LoadReservation:
+        """Return the load that is reserved for it at a worker."""
+        reservations = (one.reservation for one in self._reservations)
+        return total(worker_id, [one for one in reservations if one.worker_id == worker_id])
 
     def resume(self, spec: RequestSpec) -> None:
         """Place the request from here on with the tokens that it has generated."""

@@ -20,6 +20,8 @@ from baton_router.core.placement.placement_snapshot import (
 )
 from baton_router.core.placement.rate_aging import NEVER_LEARNED, LearnedAt
 
+_PREFILL = Role.PREFILL
+
 
 @dataclass(slots=True, kw_only=True)
 class Member:
@@ -69,18 +71,18 @@ class Member:
         """
         num_reserved = self.num_reserved_sequences + self.peer_load.num_sequences
         load = self.load
-        num_reported = load.num_running + load.num_waiting if self.role.can_decode else 0
+        has_none = (load.role or self.info.role) is _PREFILL
+        num_reported = 0 if has_none else load.num_running + load.num_waiting
         return max(num_reserved, num_reported + self._num_sequences_since)
 
-    @property
-    def is_idle(self) -> bool:
-        """True if it has nothing to do, by the reservations and by its last report."""
-        return not (self.num_sequences or self.queue.num_tokens or self.load.num_running)
+    def is_idle(self, own: LoadReservation = NO_LOAD) -> bool:
+        """Return True if it has nothing to do beside `own`, by the reservations and by its last report."""
+        is_waiting = self.num_sequences > own.num_sequences or self.queue.num_tokens > own.num_tokens
+        return not (is_waiting or self.load.num_running)
 
-    @property
-    def queue_s(self) -> float:
-        """Time of the prompt tokens ahead of a new request, at the speed that placement assumes."""
-        return self.queue.num_tokens / self._speed.prefill_tokens_per_s
+    def queue_s(self, own: LoadReservation) -> float:
+        """Return the time of the prompt tokens beside `own`, at the speed that placement assumes."""
+        return (self.queue.num_tokens - own.num_tokens) / self._speed.prefill_tokens_per_s
 
     def report(self, now: float, load: WorkerLoad) -> None:
         self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
