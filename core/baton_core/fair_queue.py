@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Final
 
 MAX_MISSES: Final = 8
-"""Number of requests without room after which a dispatch round tries only smaller ones."""
+"""Number of requests without room after which a round tries only smaller ones, or those of others."""
 MAX_SKIPPED: Final = 64
 """Number of requests that a round may then leave untried."""
 MAX_PASSED: Final = 64
@@ -111,13 +111,15 @@ class FairQueue:
 
         Before the next one, the caller takes or drops the last one unless it has no room. For one that is
         overdue then, the caller keeps the room that it could have, or ends the round. After `MAX_MISSES`
-        without room a round tries only requests that are overdue or smaller than all of these, and leaves out
-        `MAX_SKIPPED` others at most.
+        without room a round tries only requests that are overdue, smaller than all of these, or of up to as
+        many tenants without a miss, and leaves out `MAX_SKIPPED` others at most.
         """
         missed: list[_Waiting] = []
+        tenants: set[str] = set()
         num_skipped, smallest = 0, sys.maxsize
         for entry in self._in_order():
-            is_tried = len(missed) < MAX_MISSES or entry.num_tokens < smallest
+            is_other = len(tenants) < MAX_MISSES and entry.tenant not in tenants
+            is_tried = len(missed) < MAX_MISSES or entry.num_tokens < smallest or is_other
             if not is_tried and not self.is_overdue(entry.request_id):
                 num_skipped += 1
                 if num_skipped > MAX_SKIPPED:
@@ -127,6 +129,7 @@ class FairQueue:
             yield entry.request_id
             if entry.request_id in self._waiting:
                 missed.append(entry)
+                tenants.add(entry.tenant)
                 smallest = min(smallest, entry.num_tokens)
                 continue
             for other in missed:

@@ -114,6 +114,14 @@ def test_large_ones_without_room_hide_no_smaller_one() -> None:
     assert list(queue.dispatch()) == [*(f"a{number}" for number in range(MAX_MISSES)), "small"]
 
 
+def test_those_of_one_tenant_without_room_hide_no_larger_one_of_another() -> None:
+    queue = make_queue(*(f"a{number}" for number in range(2 * MAX_MISSES)))
+    for number in range(3):
+        queue.join(f"large{number}", tenant="b", num_tokens=9000, since_s=0.0)
+    small = [f"a{number}" for number in range(2 * MAX_MISSES)]
+    assert give(queue, without=small) == ["large0", "large1", "large2"]
+
+
 def test_a_turn_looks_past_so_many_large_ones() -> None:
     queue = make_queue(*(f"a{number}" for number in range(MAX_MISSES + MAX_SKIPPED + 1)))
     queue.join("small", tenant="a", num_tokens=1, since_s=999.0)
