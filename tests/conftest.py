@@ -39,12 +39,6 @@ def _own_logging() -> Iterator[None]:
     root.setLevel(level)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Tests that are coroutines run in asyncio's loop, each in one of its own."""
-    return "asyncio"
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is exhaustive, unless BATON_EXHAUSTIVE is set."""
     if os.environ.get("BATON_EXHAUSTIVE"):

@@ -11,7 +11,7 @@ import zmq.asyncio
 from baton_core.sessions.peer_messages import LeaseGone, Release, ToConsumer, ToProducer
 from baton_decode import consumer_endpoint
 from baton_decode.consumer_endpoint import ConsumerEndpoint
-from baton_kv import heartbeats
+from baton_kv import peer_socket
 from baton_kv.curve import CurveKeys
 from baton_prefill import producer_endpoint
 from baton_prefill.producer_endpoint import ProducerEndpoint
@@ -105,8 +105,8 @@ async def test_a_connection_that_is_lost_on_one_side_is_replaced(
     tells_consumers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where the consumer is told, no heartbeat comes in time to help.
-    monkeypatch.setattr(heartbeats, "INTERVAL_MS", 60_000 if tells_consumers else 200)
-    monkeypatch.setattr(heartbeats, "TIMEOUT_MS", 400)
+    monkeypatch.setattr(peer_socket, "INTERVAL_MS", 60_000 if tells_consumers else 200)
+    monkeypatch.setattr(peer_socket, "TIMEOUT_MS", 400)
     with zmq.asyncio.Context() as context:
         answers: asyncio.Queue[ToConsumer] = asyncio.Queue()
         producer = ProducerEndpoint(context, "tcp://127.0.0.1:0")
