@@ -357,4 +357,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_code = main()
+    logging.shutdown()
+    # Threads of torch that still run may abort the process where the interpreter takes itself down.
+    os._exit(end_code)
