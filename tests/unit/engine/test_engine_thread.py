@@ -54,7 +54,9 @@ def test_a_step_that_comes_back_at_the_end_may_ask_for_more() -> None:
     assert begun.wait(10)
     closing = threading.Thread(target=engine.close, args=(10,))
     closing.start()
+    deadline_s = time.monotonic() + 10
     while not engine._jobs.full():
+        assert time.monotonic() < deadline_s
         time.sleep(0.001)
     finish.set()
     assert returned.wait(10)

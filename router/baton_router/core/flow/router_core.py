@@ -337,7 +337,7 @@ class RouterCore:
             effects += self._track(now, flow, flow.place(now, kept))
             if queue.is_overdue(request_id):
                 kept |= dict.fromkeys(flow.fitting_workers(now), _KEPT)
-                if len(kept) == len(self.fleet.workers()):
+                if len(kept) == len(self.fleet.members):
                     break
         return effects
 

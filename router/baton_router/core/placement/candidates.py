@@ -47,11 +47,11 @@ def _pairs(model: CostModel, prefillers: list[CostTerms], receivers: list[CostTe
     These are the best for the first prefill worker, or of those it reaches for one whose blocks do not arrive
     everywhere. A prefill worker that cannot be in one of the best pairs any more ends the search.
     """
-    able = [p for p in prefillers if any(_is_pair(p, d) for d in receivers)]
+    cut_off = {name for one in receivers for name in one.view.broken_sources}
+    able = [p for p in prefillers if any(_is_pair(p, d) for d in receivers)] if cut_off else prefillers
     prefills = _best(able, [one.prefill_score_s for one in able])
     common = _best(receivers, model.split_scores_s(prefills[0], receivers)) if prefills else []
     least_s = min(one.decode_score_s for one in receivers)
-    cut_off = {name for one in receivers for name in one.view.broken_sources}
     found: list[_Scored] = []
     for rank_p, p in enumerate(prefills):
         if len(found) >= MAX_CANDIDATES and p.prefill_score_s + least_s > found[MAX_CANDIDATES - 1][0]:

@@ -290,8 +290,9 @@ def _role_reason(
 ) -> str:
     if view.role.can_decode and not view.can_reserve:
         return "has no room for the prompt"
-    num_missing = request.num_prompt_tokens - min((d.num_cached_tokens for d in eligible.decoders), default=0)
-    if view.role is _PREFILL and config.split is SplitMode.AUTO and num_missing < config.min_split_tokens:
-        least = f"min_split_tokens is {config.min_split_tokens}"
-        return f"decode workers lack at most {num_missing} tokens; {least}"
+    if view.role is _PREFILL and config.split is SplitMode.AUTO:
+        num_cached = min((one.num_cached_tokens for one in eligible.decoders), default=0)
+        if (num_missing := request.num_prompt_tokens - num_cached) < config.min_split_tokens:
+            least = f"min_split_tokens is {config.min_split_tokens}"
+            return f"decode workers lack at most {num_missing} tokens; {least}"
     return f"is not needed in its role, {view.role}"
