@@ -116,12 +116,12 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
         await call.reply(await asyncio.to_thread(document))
 
     described = Route(
+        "/openapi.json",
+        "getOpenApi",
+        "This description",
+        reply,
         method="GET",
-        path="/openapi.json",
-        operation_id="getOpenApi",
         tag=Tag.SERVER,
-        summary="This description",
-        handler=reply,
         media_type="application/json",
     )
     documented = (*routes, described)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from types import UnionType
 from typing import Any, Final
@@ -37,17 +37,18 @@ class Tag(StrEnum):
     PAGES = "Pages"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """One route: its types describe it at /openapi.json."""
 
-    method: str
     path: str
     operation_id: str
     """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
-    tag: Tag
     summary: str
     handler: Callable[[Call[Any]], Awaitable[None]]
+    _: KW_ONLY
+    tag: Tag
+    method: str = "GET"
     bodies: tuple[type, ...] = ()
     """Types that the body may have, told apart by their required fields; none: it is not read."""
     needs_body: bool = True
