@@ -19,7 +19,6 @@ ADAPTER_ROUTES: Final = (
         "loadLoraAdapter",
         "Load an adapter",
         operator_routes.load_adapter,
-        bodies=(operator_routes.LoadAdapterRequest,),
         example={"lora_name": "name", "lora_path": "/adapters/name"},
     ),
     _route(
@@ -27,7 +26,6 @@ ADAPTER_ROUTES: Final = (
         "unloadLoraAdapter",
         "Forget an adapter",
         operator_routes.unload_adapter,
-        bodies=(operator_routes.UnloadAdapterRequest,),
         example={"lora_name": "name"},
         errors=(400, 404, 503, 504),
     ),
@@ -114,7 +112,6 @@ OPERATOR_ROUTES: Final = (
         "collectiveRpc",
         "Call a function at each worker",
         operator_routes.collective_rpc,
-        bodies=(operator_routes.CollectiveRpcRequest,),
         example={"method": "platform:node"},
         reply=operator_routes.CollectiveRpcReply,
     ),

@@ -6,8 +6,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
-from types import UnionType
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_type_hints
 
 from baton_router.http.calls import Call
 from baton_router.http.dialect import OPENAI, Dialect
@@ -49,8 +49,6 @@ class Route:
     _: KW_ONLY
     tag: Tag
     method: str = "GET"
-    bodies: tuple[type, ...] = ()
-    """Types that the body may have, told apart by their required fields; none: it is not read."""
     needs_body: bool = True
     """False: an empty body has the default of every field."""
     multipart: type | None = None
@@ -72,3 +70,12 @@ class Route:
     needs_key: bool = True
     dialect: Dialect = OPENAI
     """The way in which errors and the events of streams are written."""
+
+    @property
+    def bodies(self) -> tuple[type, ...]:
+        """Types that the body may have, those of the handler's call, told apart by their required fields.
+
+        There is none where the body is not read.
+        """
+        (body,) = get_args(get_type_hints(self.handler)["call"])
+        return () if body is NoneType else get_args(body) or (body,)

@@ -8,16 +8,13 @@ from typing import Final
 from baton_router.http import server_routes, text_routes
 from baton_router.http.chat.completions import chat
 from baton_router.http.chat.replies import ChatChunk, ChatCompletion
-from baton_router.http.chat.schemas import ChatRequest
-from baton_router.http.completions.completions import complete
-from baton_router.http.completions.schemas import Completion, CompletionRequest
+from baton_router.http.completions.completions import complete, invoke
+from baton_router.http.completions.schemas import Completion
 from baton_router.http.debug import cluster, history, requests
 from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
-from baton_router.http.invocations import invoke
 from baton_router.http.messages.messages import MessagesQuery, count_tokens, create_message
 from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent, TokenCount
-from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
 from baton_router.http.pooling.table import POOLING_ROUTES
 from baton_router.http.render import render_chat, render_completion
@@ -51,7 +48,6 @@ ROUTES: Final = (
         "Answer a conversation",
         chat,
         tag=Tag.CHAT,
-        bodies=(ChatRequest,),
         batch_defaults={"priority": BATCH_PRIORITY},
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
@@ -63,7 +59,6 @@ ROUTES: Final = (
         "Complete texts",
         complete,
         tag=Tag.COMPLETIONS,
-        bodies=(CompletionRequest,),
         batch_defaults={"priority": BATCH_PRIORITY},
         example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
@@ -76,7 +71,6 @@ ROUTES: Final = (
         create_message,
         tag=Tag.MESSAGES,
         query=MessagesQuery,
-        bodies=(MessagesRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=Message,
         chunk=MessageEvent,
@@ -89,7 +83,6 @@ ROUTES: Final = (
         count_tokens,
         tag=Tag.MESSAGES,
         query=MessagesQuery,
-        bodies=(CountRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}]},
         reply=TokenCount,
         dialect=ANTHROPIC,
@@ -102,7 +95,6 @@ ROUTES: Final = (
         "Answer a conversation or complete texts, whichever the body asks for",
         invoke,
         tag=Tag.CHAT,
-        bodies=(ChatRequest, CompletionRequest),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
     ),
     _converting(
@@ -111,7 +103,6 @@ ROUTES: Final = (
         "The token ids of a conversation, and the settings that it would be answered with",
         render_chat,
         tag=Tag.CHAT,
-        bodies=(ChatRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=GenerateRequest,
     ),
@@ -121,7 +112,6 @@ ROUTES: Final = (
         "The token ids of each text, and the settings that it would be completed with",
         render_completion,
         tag=Tag.COMPLETIONS,
-        bodies=(CompletionRequest,),
         example={"prompt": "The os module", "max_tokens": 32},
         reply=list[GenerateRequest],
     ),
@@ -131,7 +121,6 @@ ROUTES: Final = (
         "Continue token ids with token ids",
         generate,
         tag=Tag.TOKENS,
-        bodies=(GenerateRequest,),
         example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
         reply=GenerateReply,
         chunk=GenerateReply,
@@ -142,7 +131,6 @@ ROUTES: Final = (
         "Token ids of a text or a conversation",
         text_routes.tokenize,
         tag=Tag.TOKENS,
-        bodies=(text_routes.TokenizeRequest,),
         example={"prompt": "The os module"},
         reply=text_routes.TokenizeReply,
     ),
@@ -152,7 +140,6 @@ ROUTES: Final = (
         "The text of token ids",
         text_routes.detokenize,
         tag=Tag.TOKENS,
-        bodies=(text_routes.DetokenizeRequest,),
         example={"tokens": [1, 2, 3]},
         reply=text_routes.DetokenizeReply,
     ),

@@ -58,7 +58,6 @@ BATCH_ROUTES: Final = (
         "Answer the requests of a file, between those of others",
         batches.create_batch,
         method="POST",
-        bodies=(schemas.CreateBatchRequest,),
         example={
             "input_file_id": "file-0123456789abcdef01234567",
             "endpoint": "/v1/chat/completions",

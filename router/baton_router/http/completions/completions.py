@@ -1,4 +1,4 @@
-"""POST /v1/completions."""
+"""POST /v1/completions, and /invocations, which takes whatever generates, as Amazon SageMaker calls it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from baton_router.embeds.given_embeds import (
     read_encoded,
 )
 from baton_router.http.calls import Call
+from baton_router.http.chat.completions import chat
+from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
 from baton_router.http.generation import Generation, collect, generating
@@ -52,6 +54,17 @@ async def complete(call: Call[CompletionRequest]) -> None:
             await call.stream(reply.chunks())
         else:
             await call.reply(await reply.whole())
+
+
+async def invoke(call: Call[ChatRequest | CompletionRequest]) -> None:
+    """Handle a body with `messages` as a conversation, another as a completion.
+
+    Raises:
+        InvalidRequestError: as `chat` and `complete`.
+        RequestError: as `chat` and `complete`.
+    """
+    either: Call[Any] = call
+    await (chat(either) if isinstance(call.body, ChatRequest) else complete(either))
 
 
 async def read_completion(call: Call[CompletionRequest]) -> tuple[list[AnyPrompt], dict[str, Any]]:

@@ -14,14 +14,6 @@ from baton_router.http.pooling.embeddings import (
     embed,
     pool_prompts,
 )
-from baton_router.http.pooling.schemas import (
-    ClassifyRequest,
-    CohereEmbedRequest,
-    EmbeddingRequest,
-    PoolingRequestBody,
-    RerankRequest,
-    ScoreRequest,
-)
 from baton_router.http.pooling.scoring import RerankReply, ScoreReply, rerank, score
 from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
@@ -35,7 +27,6 @@ POOLING_ROUTES: Final = (
         "createEmbedding",
         "Embed texts",
         embed,
-        bodies=(EmbeddingRequest,),
         batch_defaults={"priority": BATCH_PRIORITY},
         example={"input": "The os module"},
         reply=EmbeddingReply,
@@ -45,7 +36,6 @@ POOLING_ROUTES: Final = (
         "embedByType",
         "Embed texts, in Cohere's format",
         embed_by_type,
-        bodies=(CohereEmbedRequest,),
         example={"texts": ["The os module"], "embedding_types": ["float"]},
         reply=CohereEmbedReply,
     ),
@@ -54,7 +44,6 @@ POOLING_ROUTES: Final = (
         "pool",
         "Pool the hidden states of prompts",
         pool_prompts,
-        bodies=(PoolingRequestBody,),
         example={"input": "The os module"},
         reply=PoolingReply,
     ),
@@ -63,7 +52,6 @@ POOLING_ROUTES: Final = (
         "classify",
         "Classify texts",
         classify,
-        bodies=(ClassifyRequest,),
         example={"input": "The os module"},
         reply=ClassifyReply,
     ),
@@ -73,7 +61,6 @@ POOLING_ROUTES: Final = (
             name,
             f"Score pairs of texts{beside}",
             score,
-            bodies=(ScoreRequest,),
             example={"text_1": "How are paths joined?", "text_2": _DOCUMENTS},
             reply=ScoreReply,
         )
@@ -85,7 +72,6 @@ POOLING_ROUTES: Final = (
             name,
             f"Order documents by how well they answer a query{beside}",
             rerank,
-            bodies=(RerankRequest,),
             example={"query": "How are paths joined?", "documents": _DOCUMENTS},
             reply=RerankReply,
         )

@@ -13,7 +13,6 @@ from baton_router.http.responses.replies import (
     StreamEvent,
 )
 from baton_router.http.responses.responses import create_response
-from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 _PATH: Final = "/v1/responses/{response_id}"
@@ -25,7 +24,6 @@ RESPONSE_ROUTES: Final = (
         create_response,
         method="POST",
         tag=Tag.RESPONSES,
-        bodies=(ResponsesRequest,),
         batch_defaults={"priority": BATCH_PRIORITY, "store": False},
         example={"input": "What is os.path?", "max_output_tokens": 32},
         reply=Response,
