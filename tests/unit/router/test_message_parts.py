@@ -5,8 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from baton_router.http.messages.parts import collect_parts
-from baton_router.http.messages.replies import BlockDelta, BlockStart, BlockStop, PartJsonDelta, ToolUsePart
+from baton_router.http.chat.tool_choice import ToolUse
+from baton_router.http.messages.parts import PartWriter
+from baton_router.http.messages.replies import ToolUsePart
+from baton_router.output_parsing.output_parser import OutputDelta, PlainParser, ToolCallDelta
+from baton_router.requests.generation import Delta
+
+
+class OneCall(PlainParser):
+    """Reads one call with these arguments, whatever comes."""
+
+    def __init__(self, arguments: str) -> None:
+        self._arguments = arguments
+
+    def push(self, text: str) -> list[OutputDelta]:
+        return [ToolCallDelta(index=0, call_id="t", name="f", arguments=self._arguments)]
 
 
 @pytest.mark.parametrize(
@@ -23,12 +36,9 @@ from baton_router.http.messages.replies import BlockDelta, BlockStart, BlockStop
 def test_the_input_of_a_call_is_an_object_that_json_can_hold(
     arguments: str, expected: dict[str, object]
 ) -> None:
-    events = (
-        BlockStart(index=0, content_block=ToolUsePart(id="t", name="f", input={})),
-        BlockDelta(index=0, delta=PartJsonDelta(partial_json=arguments)),
-        BlockStop(index=0),
-    )
-    (part,) = collect_parts(events)
+    writer = PartWriter(OneCall(arguments), ToolUse())
+    list(writer.piece(Delta(index=0, text="", token_ids=(), finish_reason="stop")))
+    (part,) = writer.parts
     assert isinstance(part, ToolUsePart)
     assert part.input == expected
     assert msgspec.json.encode(part)

@@ -17,7 +17,7 @@ from baton_router.http.chat.request import (
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.field_names import renamed
 from baton_router.http.generation import Generation, collect, generating
-from baton_router.http.messages.parts import PartWriter, collect_parts
+from baton_router.http.messages.parts import PartWriter
 from baton_router.http.messages.replies import (
     Message,
     MessageDelta,
@@ -113,7 +113,9 @@ class MessageReply:
         (prompt,) = await collect(self._generation, self._share)
         delta = prompt.sequences[0].as_delta()
         message = self._message
-        message.content = collect_parts(self._writer.piece(delta))
+        for _ in self._writer.piece(delta):
+            pass  # the parts alone are wanted
+        message.content = self._writer.parts
         end = self._writer.end(delta)
         message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
         message.usage = _usage_of(prompt.finished)

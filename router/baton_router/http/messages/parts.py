@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from baton_router.http.chat.tool_choice import ToolUse
 from baton_router.http.messages.replies import (
@@ -36,16 +36,17 @@ _EMPTY_TEXT = TextPart(text="")
 
 
 class PartWriter:
-    """Takes one sequence apart; after its last piece the writer is spent."""
+    """Takes one sequence apart; after its last piece the writer is spent, and `parts` are whole."""
 
     def __init__(self, parser: OutputParser, tool_use: ToolUse) -> None:
+        self.parts: list[Part] = []
+        """The parts that are whole."""
         self._parser = parser
         self._tool_use = tool_use
-        self._num_parts = 0
         self._open: Part | None = None
         self._call = -1
         """Number of the call that is open."""
-        self._digest = hashlib.sha256()
+        self._texts: list[str] = []
         self._has_calls = False
 
     def piece(self, delta: Delta) -> Iterator[PartEvent]:
@@ -56,7 +57,7 @@ class PartWriter:
             return
         for part in self._parser.flush():
             yield from self._write(part)
-        if not self._num_parts:
+        if self._open is None:
             yield from self._begin(_EMPTY_TEXT)
         yield from self._close()
 
@@ -77,76 +78,44 @@ class PartWriter:
             case TextDelta(text=text):
                 if not isinstance(self._open, TextPart):
                     yield from self._begin(_EMPTY_TEXT)
-                yield self._delta(PartTextDelta(text=text))
+                yield self._delta(text, PartTextDelta(text=text))
             case ReasoningDelta(text=text):
                 if not isinstance(self._open, ThinkingPart):
-                    self._digest = hashlib.sha256()
                     yield from self._begin(ThinkingPart(thinking="", signature=""))
-                self._digest.update(text.encode(errors="replace"))
-                yield self._delta(PartThinkingDelta(thinking=text))
-            case ToolCallDelta() if part.index == 0 or self._tool_use.is_parallel:
+                yield self._delta(text, PartThinkingDelta(thinking=text))
+            case ToolCallDelta(arguments=text) if part.index == 0 or self._tool_use.is_parallel:
                 self._has_calls = True
                 if not isinstance(self._open, ToolUsePart) or self._call != part.index:
                     self._call = part.index
                     yield from self._begin(ToolUsePart(id=part.call_id or "", name=part.name or "", input={}))
-                if part.arguments:
-                    yield self._delta(PartJsonDelta(partial_json=part.arguments))
+                if text:
+                    yield self._delta(text, PartJsonDelta(partial_json=text))
 
     def _begin(self, part: Part) -> Iterator[PartEvent]:
         yield from self._close()
-        self._open = part
-        self._num_parts += 1
-        yield BlockStart(index=self._num_parts - 1, content_block=part)
+        self._open, self._texts = part, []
+        yield BlockStart(index=len(self.parts), content_block=part)
+
+    def _delta(self, text: str, delta: PartTextDelta | PartJsonDelta | PartThinkingDelta) -> BlockDelta:
+        self._texts.append(text)
+        return BlockDelta(index=len(self.parts), delta=delta)
 
     def _close(self) -> Iterator[PartEvent]:
-        if self._open is None:
-            return
-        if isinstance(self._open, ThinkingPart):
-            yield self._delta(PartSignatureDelta(signature=self._digest.hexdigest()))
+        index, text = len(self.parts), "".join(self._texts)
+        match self._open:
+            case None:
+                return
+            case TextPart():
+                whole: Part = TextPart(text=text)
+            case ThinkingPart():
+                signature = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+                yield BlockDelta(index=index, delta=PartSignatureDelta(signature=signature))
+                whole = ThinkingPart(thinking=text, signature=signature)
+            case ToolUsePart(id=call_id, name=name):
+                whole = ToolUsePart(id=call_id, name=name, input=_arguments(text))
+        yield BlockStop(index=index)
+        self.parts.append(whole)
         self._open = None
-        yield BlockStop(index=self._num_parts - 1)
-
-    def _delta(
-        self, delta: PartTextDelta | PartJsonDelta | PartThinkingDelta | PartSignatureDelta
-    ) -> BlockDelta:
-        return BlockDelta(index=self._num_parts - 1, delta=delta)
-
-
-def collect_parts(events: Iterable[PartEvent]) -> list[Part]:
-    """Return the parts that events make together."""
-    parts: list[Part] = []
-    texts: list[str] = []
-    signature = ""
-    for event in events:
-        match event:
-            case BlockStart(content_block=part):
-                parts.append(part)
-                texts = []
-            case BlockDelta(delta=PartSignatureDelta(signature=signature)):
-                pass
-            case BlockDelta(delta=delta):
-                texts.append(_text_of(delta))
-            case BlockStop():
-                parts[-1] = _whole(parts[-1], "".join(texts), signature)
-    return parts
-
-
-def _text_of(delta: PartTextDelta | PartJsonDelta | PartThinkingDelta | PartSignatureDelta) -> str:
-    match delta:
-        case PartTextDelta(text=text) | PartThinkingDelta(thinking=text) | PartJsonDelta(partial_json=text):
-            return text
-        case _:
-            return ""
-
-
-def _whole(part: Part, text: str, signature: str) -> Part:
-    match part:
-        case TextPart():
-            return TextPart(text=text)
-        case ThinkingPart():
-            return ThinkingPart(thinking=text, signature=signature)
-        case ToolUsePart():
-            return ToolUsePart(id=part.id, name=part.name, input=_arguments(text))
 
 
 def _arguments(text: str) -> dict[str, object]:
