@@ -17,7 +17,7 @@ import pytest
 from baton_core.sessions.router_messages import Generate
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.core.batches import line_pace
-from baton_router.http.batches.table import BATCH_ROUTES
+from baton_router.http.routes import BATCH_ROUTES
 from baton_router.process.http_settings import HttpSettings
 from tests.full_disk import full_disk
 from tests.integration.http_router import error_of, http_cluster

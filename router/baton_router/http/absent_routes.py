@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from baton_router.http.operator_table import OPERATOR_ROUTES
+from baton_router.http.routes import OPERATOR_ROUTES
 
 _SERVED: Final = "those in /openapi.json"
 _SPEECH: Final = "those in /openapi.json: no speech models are served"

@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton_router.http.absent_routes import is_absent, why_absent
 from baton_router.http.app_state import AppState
-from baton_router.http.batches.table import BATCH_ROUTES
 from baton_router.http.calls import RESUME_HEADER
 from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.endpoint import Endpoint, require_key
@@ -33,9 +32,16 @@ from baton_router.http.middleware import (
 )
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
-from baton_router.http.operator_table import ADAPTER_ROUTES, OPERATOR_ROUTES
+from baton_router.http.page import DOCS
 from baton_router.http.route import PARAMETER
-from baton_router.http.routes import DOCS, METRICS, ROUTES, TOKENIZER_INFO
+from baton_router.http.routes import (
+    ADAPTER_ROUTES,
+    BATCH_ROUTES,
+    OPERATOR_ROUTES,
+    ROUTES,
+    TOKENIZER_ROUTES,
+)
+from baton_router.http.server_routes import METRICS_PATH
 from baton_router.requests.validation import TRACEPARENT
 
 
@@ -46,12 +52,12 @@ def make_app(state: AppState) -> ASGIApp:
         InvalidConfigError: middleware cannot be imported.
     """
     settings = state.settings
-    opened = METRICS if settings.open_metrics else ""
+    opened = METRICS_PATH if settings.open_metrics else ""
     table = [replace(route, needs_key=False) if route.path == opened else route for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
     if settings.enable_lora_updates and not settings.enable_operator_routes:
         table += ADAPTER_ROUTES
-    table += (TOKENIZER_INFO,) if settings.enable_tokenizer_info else ()
+    table += TOKENIZER_ROUTES if settings.enable_tokenizer_info else ()
     table += BATCH_ROUTES if state.batches is not None else ()
     if settings.serves_docs:
         table.append(describe(table, settings.root_path))

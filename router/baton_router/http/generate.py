@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +17,7 @@ from baton_router.http.calls import Call
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import as_list, lazily
 from baton_router.http.logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
+from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import (
     CallFields,
     SamplingFields,
@@ -26,6 +27,8 @@ from baton_router.http.sampling_fields import (
 )
 from baton_router.http.usage import Usage, usage_of
 from baton_router.requests.generation import Delta, Finished, GenerationRequest, PromptDelta
+
+ROUTES: Final = Routes(method="POST", tag=Tag.TOKENS, errors=GENERATING)
 
 
 class TokenSampling(SamplingFields, kw_only=True):
@@ -101,6 +104,14 @@ class GenerateReply(msgspec.Struct, kw_only=True):
     """Token in the first chunk, with which a broken stream resumes at any router."""
 
 
+@ROUTES.route(
+    "/inference/v1/generate",
+    "generateTokens",
+    "Continue token ids with token ids",
+    example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
+    reply=GenerateReply,
+    chunk=GenerateReply,
+)
 async def generate(call: Call[GenerateRequest]) -> None:
     """Reply with tokens, whole or as a stream.
 

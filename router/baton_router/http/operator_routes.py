@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -17,8 +18,15 @@ from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.field_names import renamed
 from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
+from baton_router.http.route import Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
+
+_CONTROLS: Final = (400, 429, 499, 502, 503, 504)
+ROUTES: Final = Routes(method="POST", tag=Tag.OPERATOR, errors=_CONTROLS)
+ADAPTERS: Final = Routes(method="POST", tag=Tag.OPERATOR, errors=_CONTROLS)
+"""Routes that add and remove LoRA adapters."""
+
 
 _WRONG: Final = re.compile(r"Expected (.*?)(?:, got .*)? - at `\$\.(\w+)`")
 """The beginning of an error that names the parameter that is to blame."""
@@ -148,6 +156,9 @@ class SetRoleQuery(DrainQuery, kw_only=True):
     """prefill, decode or mixed."""
 
 
+@ROUTES.route(
+    "/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes", query=ResetQuery, reply=CacheReset
+)
 async def reset_prefix_cache(call: Call[None]) -> None:
     if read_query(call, ResetQuery).reset_running_requests:
         allowed = (
@@ -159,23 +170,25 @@ async def reset_prefix_cache(call: Call[None]) -> None:
     await call.reply(CacheReset(num_forgotten=forgotten, num_in_use=in_use, success=not in_use))
 
 
+@ROUTES.route("/reset_mm_cache", "resetMmCache", "Nothing: there is no cache of images, sound or video")
+@ROUTES.route("/reset_encoder_cache", "resetEncoderCache", "Nothing: there is no cache of encoders")
 async def reset_absent_cache(call: Call[None]) -> None:
     """Do nothing: models of text alone are served, so there is no cache of other inputs or of encoders."""
-    await call.respond(Response(status_code=200))
+    await call.respond(Response())
 
 
+@ROUTES.route("/sleep", "sleep", "Give up the workers' memory", query=SleepQuery, reply=Asleep)
 async def sleep(call: Call[None]) -> None:
     query = read_query(call, SleepQuery)
     if query.mode is None:
         await ask_workers(call, ControlAction.SLEEP, {"level": query.level})
     else:
-        with call.state.service.open_call():
-            async with call.while_connected():
-                pauses = call.state.service.router.pauses
-                read_all(await pauses.sleep(query.level, query.mode, DEFAULT_TIMEOUT_S))
+        pauses = call.state.service.router.pauses
+        await control(call, partial(pauses.sleep, query.level, query.mode, DEFAULT_TIMEOUT_S))
     await call.reply(Asleep(level=query.level))
 
 
+@ROUTES.route("/wake_up", "wakeUp", "Take the workers' memory back", query=WakeUpQuery, reply=Awakened)
 async def wake_up(call: Call[None]) -> None:
     tags = read_query(call, WakeUpQuery).tags
     await ask_workers(call, ControlAction.WAKE_UP, {"tags": tags})
@@ -183,32 +196,50 @@ async def wake_up(call: Call[None]) -> None:
     await call.reply(Awakened(status="sleeping" if is_sleeping else "awake", tags=tags or None))
 
 
+@ROUTES.route("/is_sleeping", "isSleeping", "Whether the workers sleep", reply=SleepState, method="GET")
 async def is_sleeping(call: Call[None]) -> None:
     await call.reply(SleepState(is_sleeping=any(await ask_workers(call, ControlAction.IS_SLEEPING))))
 
 
+_of_worker: Final = partial(ROUTES.route, reply=OpenWork, errors=(404, *_CONTROLS))
+
+
+@_of_worker("/set_role", "setRole", "Have a worker prefer prefill, decode, or both", query=SetRoleQuery)
 async def set_role(call: Call[None]) -> None:
     query = read_query(call, SetRoleQuery)
     await _change(call, ControlAction.SET_ROLE, query, {"role": query.role, "force": query.force})
 
 
+@_of_worker("/drain", "drain", "Have a worker take no new requests", query=DrainQuery)
 async def drain(call: Call[None]) -> None:
     query = read_query(call, DrainQuery)
     await _change(call, ControlAction.DRAIN, query, {"force": query.force})
 
 
+@_of_worker("/undrain", "undrain", "Have a worker take requests again", query=WorkerQuery)
 async def undrain(call: Call[None]) -> None:
     await _change(call, ControlAction.UNDRAIN, read_query(call, WorkerQuery), {})
 
 
+@ROUTES.route("/start_profile", "startProfile", "Begin a trace of what each worker computes")
 async def start_profile(call: Call[None]) -> None:
-    await _control_all(call, ControlAction.START_PROFILE)
+    await ask_workers(call, ControlAction.START_PROFILE)
+    await call.respond(Response())
 
 
+@ROUTES.route("/stop_profile", "stopProfile", "End the traces and write them")
 async def stop_profile(call: Call[None]) -> None:
-    await _control_all(call, ControlAction.STOP_PROFILE)
+    await ask_workers(call, ControlAction.STOP_PROFILE)
+    await call.respond(Response())
 
 
+@ROUTES.route(
+    "/collective_rpc",
+    "collectiveRpc",
+    "Call a function at each worker",
+    example={"method": "platform:node"},
+    reply=CollectiveRpcReply,
+)
 async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     body = call.body
     timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
@@ -218,6 +249,12 @@ async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     await call.reply(CollectiveRpcReply(results=results))
 
 
+@ADAPTERS.route(
+    "/v1/load_lora_adapter",
+    "loadLoraAdapter",
+    "Load an adapter",
+    example={"lora_name": "name", "lora_path": "/adapters/name"},
+)
 async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
     """Reply with plain text once the adapter can be asked for.
 
@@ -236,6 +273,13 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
     await call.respond(PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully."))
 
 
+@ADAPTERS.route(
+    "/v1/unload_lora_adapter",
+    "unloadLoraAdapter",
+    "Forget an adapter",
+    example={"lora_name": "name"},
+    errors=(400, 404, 503, 504),
+)
 async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
     """Reply with plain text; requests that have begun go on.
 
@@ -301,14 +345,6 @@ async def _change(
     await call.reply(OpenWork(**work))
 
 
-async def _control_all(
-    call: Call[Any], action: ControlAction, argument: Mapping[str, Any] | None = None
-) -> None:
-    """Send a control to all workers, and reply without a body."""
-    await ask_workers(call, action, argument)
-    await call.respond(Response(status_code=200))
-
-
 async def ask_workers(
     call: Call[Any],
     action: ControlAction,
@@ -321,21 +357,19 @@ async def ask_workers(
     Raises:
         HttpError: one of them could not do it; the message has the reason.
     """
-    service = call.state.service
-    with service.open_call():
-        async with call.while_connected():
-            results = await service.router.operations.control(
-                action, json.dumps(argument or {}), timeout_s, worker_ids
-            )
-    return read_all(results)
+    ask = call.state.service.router.operations.control
+    return await control(call, partial(ask, action, json.dumps(argument or {}), timeout_s, worker_ids))
 
 
-def read_all(results: Mapping[str, ControlResult]) -> list[Any]:
-    """Return what each worker replied, in the order of their names.
+async def control(call: Call[Any], ask: Callable[[], Awaitable[Mapping[str, ControlResult]]]) -> list[Any]:
+    """Return what each worker that `ask` asks replied, in the order of their names.
 
     Raises:
         HttpError: one of them could not do it; the message has the reason.
     """
+    with call.state.service.open_call():
+        async with call.while_connected():
+            results = await ask()
     try:
         return read_results(results)
     except RequestError as error:

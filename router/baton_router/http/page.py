@@ -13,27 +13,37 @@ from starlette.responses import HTMLResponse, Response
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
+from baton_router.http.route import Routes, Tag
+
+ROUTES: Final = Routes(tag=Tag.PAGES, media_type="text/html", needs_key=False)
+DOCS: Final = "/docs"
 
 _PAGES: Final = Path(__file__).parent.parent / "pages"
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 _PART_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
+@ROUTES.route("/", "showChatPage", "A page to chat on")
 async def show_chat(call: Call[None]) -> None:
     """Serve the chat page, which needs no key: it shows nothing of the server and asks its user for one."""
     await call.respond(_page("chat.html"))
 
 
+@ROUTES.route("/dashboard", "showDashboard", "A page that shows the cluster as it is now")
 async def show_dashboard(call: Call[None]) -> None:
     """Serve the dashboard, which needs no key either."""
     await call.respond(_page("dashboard.html"))
 
 
+@ROUTES.route(DOCS, "showDocs", "A page that shows this description, and sends requests")
 async def show_docs(call: Call[None]) -> None:
     """Serve the page of the API, which needs no key: it reads `/openapi.json`, which does."""
     await call.respond(_page("docs.html"))
 
 
+@ROUTES.route(
+    "/pages/{name}", "getPagePart", "Styles and scripts of the pages", media_type="text/plain", errors=(404,)
+)
 async def show_part(call: Call[None]) -> None:
     """Serve a style or script, which needs no key, like the pages.
 

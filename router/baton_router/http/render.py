@@ -6,7 +6,7 @@ A reply, or each of its items, is a body of `/inference/v1/generate`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,10 +19,21 @@ from baton_router.http.completions.completions import read_completion
 from baton_router.http.completions.schemas import CompletionRequest
 from baton_router.http.generate import GenerateRequest, TokenSampling
 from baton_router.http.response_format import StructuredOutputs
+from baton_router.http.route import CONVERTING, Routes, Tag
 from baton_router.http.sampling_fields import RequestFields, generation_requests
 from baton_router.text.prompts import AnyPrompt
 
+ROUTES: Final = Routes(method="POST", errors=CONVERTING)
 
+
+@ROUTES.route(
+    "/v1/chat/completions/render",
+    "renderChatCompletion",
+    "The token ids of a conversation, and the settings that it would be answered with",
+    tag=Tag.CHAT,
+    example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+    reply=GenerateRequest,
+)
 async def render_chat(call: Call[ChatRequest]) -> None:
     """Reply with the prompt of a conversation.
 
@@ -38,6 +49,14 @@ async def render_chat(call: Call[ChatRequest]) -> None:
     await call.reply(rendered)
 
 
+@ROUTES.route(
+    "/v1/completions/render",
+    "renderCompletion",
+    "The token ids of each text, and the settings that it would be completed with",
+    tag=Tag.COMPLETIONS,
+    example={"prompt": "The os module", "max_tokens": 32},
+    reply=list[GenerateRequest],
+)
 async def render_completion(call: Call[CompletionRequest]) -> None:
     """Reply with each prompt of a completion.
 

@@ -1,13 +1,13 @@
-"""One row of the table of routes."""
+"""Routes, and the groups in which modules declare them above their handlers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from baton_router.http.calls import Call
 from baton_router.http.dialect import OPENAI, Dialect
@@ -17,6 +17,11 @@ PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 
 BATCH_PRIORITY: Final = 4
 """Priority of requests of batches: workers and the queue take others first."""
+GENERATING: Final = (404, 422, 429, 502, 503, 504)
+"""Statuses of routes that have workers compute."""
+CONVERTING: Final = (404, 422, 429, 503, 504)
+"""Statuses of routes that read prompts alone."""
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[None]])
 
 
 class Tag(StrEnum):
@@ -79,3 +84,23 @@ class Route:
         """
         (body,) = get_args(get_type_hints(self.handler)["call"])
         return () if body is NoneType else get_args(body) or (body,)
+
+
+class Routes:
+    """The routes of one module, which share these fields of `Route` unless they say otherwise."""
+
+    def __init__(self, **shared: Any) -> None:
+        self._shared = shared
+        self._routes: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    def route(self, path: str, operation_id: str, summary: str, **own: Any) -> Callable[[HandlerT], HandlerT]:
+        """Declare a route of the handler below."""
+
+        def declare(handler: HandlerT) -> HandlerT:
+            self._routes.append(Route(path, operation_id, summary, handler, **(self._shared | own)))
+            return handler
+
+        return declare

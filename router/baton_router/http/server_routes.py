@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -12,8 +13,15 @@ from starlette.responses import Response
 from baton_router.group.frames import METRICS
 from baton_router.group.metric_pages import merge_pages
 from baton_router.http.calls import Call
+from baton_router.http.route import Routes, Tag
 from baton_router.text.model_folder import read_json
 from baton_service.exposition import CONTENT_TYPE
+
+ROUTES: Final = Routes(tag=Tag.SERVER)
+TOKENIZER: Final = Routes(tag=Tag.TOKENS)
+"""The route about the tokenizer, which the operator enables."""
+METRICS_PATH: Final = "/metrics"
+_health: Final = partial(ROUTES.route, errors=(503,), needs_key=False)
 
 RETRY_AFTER_S: Final = 1
 
@@ -41,11 +49,20 @@ class ModelList(msgspec.Struct, kw_only=True):
     data: list[Model]
 
 
+@ROUTES.route("/v1/models", "listModels", "The model, by each of its names", tag=Tag.MODELS, reply=ModelList)
 async def list_models(call: Call[None]) -> None:
     names = call.state.service.adapters.names
     await call.reply(ModelList(data=[_describe(call, name) for name in names]))
 
 
+@ROUTES.route(
+    "/v1/models/{model:path}",
+    "retrieveModel",
+    "The model by one of its names",
+    tag=Tag.MODELS,
+    reply=Model,
+    errors=(404,),
+)
 async def show_model(call: Call[None]) -> None:
     """Reply with a model, or the list where there is only a slash.
 
@@ -85,6 +102,10 @@ class Load(msgspec.Struct, kw_only=True):
     """Calls that are open now, over HTTP and gRPC."""
 
 
+@_health("/health", "getHealth", "Whether a prompt can be served now")
+@_health("/ready", "getReady", "Whether a prompt can be served now, as probes ask")
+@_health("/ping", "ping", "The same as /health")
+@_health("/ping", "postPing", "The same as GET /ping", method="POST")
 async def health(call: Call[None]) -> None:
     """Reply with 200 when a prompt can be served now, else with 503 and the reason.
 
@@ -99,15 +120,28 @@ async def health(call: Call[None]) -> None:
     await call.respond(Response(text, status, headers, "text/plain") if text else Response())
 
 
+@ROUTES.route(
+    "/live",
+    "getLive",
+    "Whether the process answers: 200 while it drains or waits for workers, too",
+    needs_key=False,
+)
 async def live(call: Call[None]) -> None:
     """Reply with 200: the loop answers, so a restart would help nobody."""
     await call.respond(Response())
 
 
+@ROUTES.route("/version", "getVersion", "Baton's version", reply=Version)
 async def show_version(call: Call[None]) -> None:
     await call.reply(Version(version=version("baton")))
 
 
+@TOKENIZER.route(
+    "/tokenizer_info",
+    "getTokenizerInfo",
+    "The tokenizer's configuration and the chat template",
+    media_type="application/json",
+)
 async def tokenizer_info(call: Call[None]) -> None:
     """Reply with the tokenizer's configuration, and with the chat template in force."""
     service = call.state.service
@@ -116,10 +150,12 @@ async def tokenizer_info(call: Call[None]) -> None:
     await call.reply({**config, "chat_template": service.tokenizer.chat_template})
 
 
+@ROUTES.route("/load", "getLoad", "Calls that are open", reply=Load)
 async def load(call: Call[None]) -> None:
     await call.reply(Load(server_load=call.state.service.num_calls))
 
 
+@ROUTES.route(METRICS_PATH, "getMetrics", "Metrics for Prometheus", media_type="text/plain")
 async def metrics(call: Call[None]) -> None:
     state = call.state
     if state.ask_processes is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,8 +13,11 @@ from baton_router.http.calls import Call
 from baton_router.http.chat.request import read_conversation
 from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
 from baton_router.http.field_names import renamed
+from baton_router.http.route import CONVERTING, Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.text.prompts import Prompt
+
+ROUTES: Final = Routes(method="POST", tag=Tag.TOKENS, errors=CONVERTING)
 
 
 class TokenizeRequest(Fields, kw_only=True):
@@ -74,6 +77,13 @@ class DetokenizeReply(msgspec.Struct, kw_only=True):
     prompt: str
 
 
+@ROUTES.route(
+    "/tokenize",
+    "tokenize",
+    "Token ids of a text or a conversation",
+    example={"prompt": "The os module"},
+    reply=TokenizeReply,
+)
 async def tokenize(call: Call[TokenizeRequest]) -> None:
     """Reply with token ids.
 
@@ -93,6 +103,9 @@ async def tokenize(call: Call[TokenizeRequest]) -> None:
     await call.reply(reply)
 
 
+@ROUTES.route(
+    "/detokenize", "detokenize", "The text of token ids", example={"tokens": [1, 2, 3]}, reply=DetokenizeReply
+)
 async def detokenize(call: Call[DetokenizeRequest]) -> None:
     """Reply with a text.
 

@@ -13,10 +13,12 @@ from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
-from baton_router.http.operator_routes import Query, ask_workers, read_all, read_query
-from baton_router.http.route import Route, Tag
+from baton_router.http.operator_routes import Query, ask_workers, control, read_query
+from baton_router.http.route import Route, Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S
+
+ROUTES: Final = Routes(method="POST", tag=Tag.OPERATOR, errors=(400, 409, 429, 499, 502, 503, 504))
 
 
 class PauseQuery(Query, kw_only=True):
@@ -71,48 +73,89 @@ class WorldSize(msgspec.Struct, kw_only=True):
     world_size: int
 
 
+@ROUTES.route(
+    "/pause",
+    "pauseGeneration",
+    "Have new requests wait, and end or stop those that run",
+    query=PauseQuery,
+    reply=Status,
+)
 async def pause(call: Call[None]) -> None:
     query = read_query(call, PauseQuery)
     mode = "wait" if query.wait_for_inflight_requests else query.mode
-    pauses = call.state.service.router.pauses
-    with call.state.service.open_call():
-        async with call.while_connected():
-            read_all(await pauses.pause(mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
+    pause_all = call.state.service.router.pauses.pause
+    await control(call, partial(pause_all, mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
     await call.reply(Status(status="paused"))
 
 
+@ROUTES.route("/resume", "resumeGeneration", "End a pause", reply=Status)
 async def resume(call: Call[None]) -> None:
-    with call.state.service.open_call():
-        async with call.while_connected():
-            read_all(await call.state.service.router.pauses.resume(DEFAULT_TIMEOUT_S))
+    await control(call, partial(call.state.service.router.pauses.resume, DEFAULT_TIMEOUT_S))
     await call.reply(Status(status="resumed"))
 
 
+@ROUTES.route("/is_paused", "isPaused", "Whether generation is paused", reply=PauseState, method="GET")
 async def is_paused(call: Call[None]) -> None:
     await call.reply(PauseState(is_paused=call.state.service.router.pauses.is_paused))
 
 
+@ROUTES.route(
+    "/init_weight_transfer_engine",
+    "initWeightTransferEngine",
+    "Agree on the way in which new weights come",
+    example={"init_info": {}},
+    reply=Done,
+)
 async def init_weight_transfer_engine(call: Call[InitRequest]) -> None:
     check_init_info(call.body.init_info)
     await call.reply(Done(message="Weight transfer initialized"))
 
 
+@ROUTES.route(
+    "/start_weight_update",
+    "startWeightUpdate",
+    "Begin an update of the weights",
+    needs_body=False,
+    example={"is_checkpoint_format": True},
+    reply=Done,
+)
 async def start_weight_update(call: Call[StartRequest]) -> None:
     argument = {"is_checkpoint_format": call.body.is_checkpoint_format}
     await ask_workers(call, ControlAction.START_WEIGHT_UPDATE, argument)
     await call.reply(Done(message="Weight update started"))
 
 
+@ROUTES.route(
+    "/update_weights",
+    "updateWeights",
+    "Check new weights at every worker",
+    example={"update_info": {"path": "/models/new"}},
+    reply=Done,
+)
 async def update_weights(call: Call[UpdateRequest]) -> None:
     await _update(call, ControlAction.UPDATE_WEIGHTS, {"path": read_update_info(call.body.update_info)})
     await call.reply(Done(message="Weights updated"))
 
 
+@ROUTES.route(
+    "/finish_weight_update",
+    "finishWeightUpdate",
+    "Have every worker compute with the new weights",
+    reply=Done,
+)
 async def finish_weight_update(call: Call[None]) -> None:
     await _update(call, ControlAction.FINISH_WEIGHT_UPDATE, {})
     await call.reply(Done(message="Weight update finished"))
 
 
+@ROUTES.route(
+    "/get_world_size",
+    "getWorldSize",
+    "How many workers there are",
+    query=WorldSizeQuery,
+    reply=WorldSize,
+    method="GET",
+)
 async def get_world_size(call: Call[None]) -> None:
     query = read_query(call, WorldSizeQuery)
     num_workers = len(call.state.service.router.fleet.workers())

@@ -18,10 +18,27 @@ from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBat
 from baton_router.http.calls import Call
 from baton_router.http.kept import check_limit, check_metadata, page_of
 from baton_router.http.operator_routes import read_query
+from baton_router.http.route import Routes, Tag
+
+ROUTES: Final = Routes(tag=Tag.BATCHES)
+_BATCH: Final = "/v1/batches/{batch_id}"
 
 MAX_LISTED: Final = 100
 
 
+@ROUTES.route(
+    "/v1/batches",
+    "createBatch",
+    "Answer the requests of a file, between those of others",
+    method="POST",
+    example={
+        "input_file_id": "file-0123456789abcdef01234567",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
+    reply=Batch,
+    errors=(404, 507),
+)
 async def create_batch(call: Call[CreateBatchRequest]) -> None:
     """Begin a batch over a file of requests.
 
@@ -44,6 +61,14 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
     await call.reply(batch)
 
 
+@ROUTES.route(
+    "/v1/batches",
+    "listBatches",
+    "The batches of this key, the latest first",
+    query=BatchesQuery,
+    reply=BatchList,
+    errors=(400,),
+)
 async def list_batches(call: Call[None]) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
     query = read_query(call, BatchesQuery)
@@ -53,11 +78,20 @@ async def list_batches(call: Call[None]) -> None:
     await call.reply(BatchList(**page_of(found, ids, query.after, query.limit)))
 
 
+@ROUTES.route(_BATCH, "retrieveBatch", "A batch", reply=Batch, errors=(400, 404))
 async def show_batch(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     await call.reply(await _find(call))
 
 
+@ROUTES.route(
+    f"{_BATCH}/cancel",
+    "cancelBatch",
+    "End a batch; what is answered stays",
+    method="POST",
+    reply=Batch,
+    errors=(400, 404, 507),
+)
 async def cancel_batch(call: Call[None]) -> None:
     """Raises HttpError: 404, or 507, the disk is full; InvalidRequestError: it is over."""
     batch = await _find(call)

@@ -14,12 +14,16 @@ from baton_core.errors import InvalidRequestError
 from baton_router.batches.batches import Batches
 from baton_router.batches.file_store import FileObject, Upload
 from baton_router.batches.threads import opened
-from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery
+from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery, UploadRequest
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit, page_of
 from baton_router.http.multipart import MultipartReader, Part
 from baton_router.http.operator_routes import read_query
+from baton_router.http.route import Routes, Tag
+
+ROUTES: Final = Routes(tag=Tag.FILES)
+_FILE: Final = "/v1/files/{file_id}"
 
 MAX_LISTED: Final = 10_000
 MIN_AGE_S: Final = 3600
@@ -29,6 +33,15 @@ _PIECE_BYTES: Final = 2**18
 _FIELDS: Final = ("file", "purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
+@ROUTES.route(
+    "/v1/files",
+    "createFile",
+    "Upload the requests of a batch",
+    method="POST",
+    multipart=UploadRequest,
+    reply=FileObject,
+    errors=(507,),
+)
 async def create_file(call: Call[None]) -> None:
     """Keep a file that comes as a form.
 
@@ -110,6 +123,9 @@ class _Form:
         return checked_age(self._call, "expires_after[seconds]", value)
 
 
+@ROUTES.route(
+    "/v1/files", "listFiles", "The files of this key", query=FilesQuery, reply=FileList, errors=(400,)
+)
 async def list_files(call: Call[None]) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
     query = read_query(call, FilesQuery)
@@ -122,11 +138,19 @@ async def list_files(call: Call[None]) -> None:
     await call.reply(FileList(**page_of(files, ids, query.after, query.limit)))
 
 
+@ROUTES.route(_FILE, "retrieveFile", "A file", reply=FileObject, errors=(400, 404))
 async def show_file(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     await call.reply(await find_file(call, "file_id", call.request.path_params["file_id"]))
 
 
+@ROUTES.route(
+    f"{_FILE}/content",
+    "downloadFile",
+    "The content of a file",
+    media_type="application/octet-stream",
+    errors=(400, 404),
+)
 async def show_content(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     file = await find_file(call, "file_id", call.request.path_params["file_id"])
@@ -144,6 +168,7 @@ async def show_content(call: Call[None]) -> None:
         )
 
 
+@ROUTES.route(_FILE, "deleteFile", "Delete a file", method="DELETE", reply=DeletedFile, errors=(400, 404))
 async def delete_file(call: Call[None]) -> None:
     """Raises HttpError: 404; InvalidRequestError: a batch reads it."""
     files = batches_of(call).files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
@@ -20,11 +20,23 @@ from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import lazily
 from baton_router.http.logprobs import PromptLogprobs, prompt_logprobs_of
+from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import generation_requests
 from baton_router.http.usage import CompletionTokensDetails, Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 
+ROUTES: Final = Routes(method="POST", tag=Tag.CHAT, errors=GENERATING)
 
+
+@ROUTES.route(
+    "/v1/chat/completions",
+    "createChatCompletion",
+    "Answer a conversation",
+    batch_defaults={"priority": BATCH_PRIORITY},
+    example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+    reply=ChatCompletion,
+    chunk=ChatChunk,
+)
 async def chat(call: Call[ChatRequest]) -> None:
     """Handle a conversation, whole or as a stream.
 

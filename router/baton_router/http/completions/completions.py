@@ -26,16 +26,28 @@ from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, S
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import elements_of, lazily
+from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
 from baton_router.http.usage import Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 from baton_router.text.prompts import AnyPrompt, Prompt
+
+ROUTES: Final = Routes(method="POST", tag=Tag.COMPLETIONS, errors=GENERATING)
 
 MAX_PROMPTS: Final = 1024
 MAX_SEQUENCES: Final = 4096
 """Sequences of one call: prompts times `n`."""
 
 
+@ROUTES.route(
+    "/v1/completions",
+    "createCompletion",
+    "Complete texts",
+    batch_defaults={"priority": BATCH_PRIORITY},
+    example={"prompt": "The os module", "max_tokens": 32},
+    reply=Completion,
+    chunk=Completion,
+)
 async def complete(call: Call[CompletionRequest]) -> None:
     """Handle a completion, whole or as a stream.
 
@@ -56,6 +68,13 @@ async def complete(call: Call[CompletionRequest]) -> None:
             await call.reply(await reply.whole())
 
 
+@ROUTES.route(
+    "/invocations",
+    "invoke",
+    "Answer a conversation or complete texts, whichever the body asks for",
+    tag=Tag.CHAT,
+    example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+)
 async def invoke(call: Call[ChatRequest | CompletionRequest]) -> None:
     """Handle a body with `messages` as a conversation, another as a completion.
 

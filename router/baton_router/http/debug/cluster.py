@@ -6,12 +6,16 @@ import asyncio
 import time
 from dataclasses import asdict
 from importlib.metadata import version
+from typing import Final
 
 import msgspec
 
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_router.http.calls import Call
+from baton_router.http.route import Routes, Tag
 from baton_router.metrics.fleet_metrics import state_of
+
+ROUTES: Final = Routes(tag=Tag.DEBUG)
 
 
 class WorkerState(msgspec.Struct, kw_only=True):
@@ -147,6 +151,9 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """A recommendation for each role; empty before the first sample."""
 
 
+@ROUTES.route(
+    "/debug/cluster", "getCluster", "Workers, queues, transfers and roles as they are now", reply=ClusterState
+)
 async def show_cluster(call: Call[None]) -> None:
     state = call.state
     core, requests = state.service.router.core, state.metrics.requests

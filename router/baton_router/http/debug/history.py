@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.route import Routes, Tag
 from baton_router.metrics.history import INTERVAL_S, MAX_SAMPLES, Sample
 from baton_router.metrics.latency_window import SLO_TARGET, WINDOW_S, LatencySummary
+
+ROUTES: Final = Routes(tag=Tag.DEBUG)
 
 
 class HistoryQuery(Query, kw_only=True):
@@ -28,6 +33,14 @@ class HistoryReply(msgspec.Struct, kw_only=True):
     samples: list[Sample]
 
 
+@ROUTES.route(
+    "/debug/history",
+    "getHistory",
+    "Latency percentiles and samples of rates and loads, of the last minutes",
+    query=HistoryQuery,
+    reply=HistoryReply,
+    errors=(400,),
+)
 async def show_history(call: Call[None]) -> None:
     """Raises InvalidRequestError: `since` is out of range."""
     since = read_query(call, HistoryQuery).since

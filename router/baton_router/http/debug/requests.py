@@ -17,6 +17,9 @@ from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit
 from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.route import Routes, Tag
+
+ROUTES: Final = Routes(tag=Tag.DEBUG)
 
 MAX_LISTED: Final = 256
 _ID_PREFIXES: Final = (
@@ -33,6 +36,14 @@ class ListQuery(Query, kw_only=True):
     """Requests to list, 1 to 256."""
 
 
+@ROUTES.route(
+    "/debug/requests",
+    "listRequests",
+    "The latest requests, in short",
+    query=ListQuery,
+    reply=RequestList,
+    errors=(400,),
+)
 async def list_requests(call: Call[None]) -> None:
     """Raises InvalidRequestError: a limit is out of range."""
     limit = read_query(call, ListQuery).limit
@@ -43,6 +54,13 @@ async def list_requests(call: Call[None]) -> None:
     await call.reply(RequestList(requests=found[:limit]))
 
 
+@ROUTES.route(
+    "/debug/requests/{request_id:path}",
+    "retrieveRequest",
+    "Where a request's time went, why it ran where it did, and where its prompt came from",
+    reply=RequestDetails,
+    errors=(404,),
+)
 async def show_request(call: Call[None]) -> None:
     """Raises HttpError: 404, it is not known, or not this key's."""
     name, tenant = call.request.path_params["request_id"], _visible_tenant(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Final
 
 from baton_router.http.calls import Call
 from baton_router.http.chat.output_parsers import find_reasoning
@@ -19,6 +20,7 @@ from baton_router.http.field_names import renamed
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.messages.parts import PartWriter
 from baton_router.http.messages.replies import (
+    ANTHROPIC,
     Message,
     MessageDelta,
     MessageEnd,
@@ -31,8 +33,11 @@ from baton_router.http.messages.replies import (
 from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.route import CONVERTING, GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import generation_requests
 from baton_router.requests.generation import Delta, Finished
+
+ROUTES: Final = Routes(method="POST", tag=Tag.MESSAGES, dialect=ANTHROPIC)
 
 
 class MessagesQuery(Query, kw_only=True):
@@ -40,6 +45,16 @@ class MessagesQuery(Query, kw_only=True):
     """Ignored; Anthropic's clients send it with what they have in beta."""
 
 
+@ROUTES.route(
+    "/v1/messages",
+    "createMessage",
+    "Answer a conversation, in Anthropic's format",
+    query=MessagesQuery,
+    example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+    errors=GENERATING,
+    reply=Message,
+    chunk=MessageEvent,
+)
 async def create_message(call: Call[MessagesRequest]) -> None:
     """Handle a conversation, whole or as events.
 
@@ -67,6 +82,15 @@ async def create_message(call: Call[MessagesRequest]) -> None:
                     await call.reply(await reply.whole())
 
 
+@ROUTES.route(
+    "/v1/messages/count_tokens",
+    "countMessageTokens",
+    "The number of tokens of such a conversation",
+    query=MessagesQuery,
+    example={"messages": [{"role": "user", "content": "What is os.path?"}]},
+    errors=CONVERTING,
+    reply=TokenCount,
+)
 async def count_tokens(call: Call[CountRequest]) -> None:
     """Reply with the number of tokens of a conversation.
 

@@ -15,8 +15,11 @@ from baton_router.http.field_names import renamed
 from baton_router.http.pooling.requests import pool, pooled_model, task_request
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
 from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
+from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt
+
+ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING)
 
 _PROMPT_OF: Final = {
     "search_query": ("query",),
@@ -68,6 +71,13 @@ class CohereEmbedReply(msgspec.Struct, kw_only=True):
     response_type: Literal["embeddings_by_type"] = "embeddings_by_type"
 
 
+@ROUTES.route(
+    "/v2/embed",
+    "embedByType",
+    "Embed texts, in Cohere's format",
+    example={"texts": ["The os module"], "embedding_types": ["float"]},
+    reply=CohereEmbedReply,
+)
 async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
     """Reply with the embedding of each text.
 

@@ -31,8 +31,11 @@ from baton_router.http.pooling.schemas import (
     VectorFields,
 )
 from baton_router.http.pooling.vectors import Numbers, bytes_of, numbers_of, text_of
+from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.requests.generation import Finished
 from baton_router.requests.scores import floats_of
+
+ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING)
 
 METADATA_HEADER: Final = "metadata"
 """Header that tells of the vectors in a reply of bytes, as JSON."""
@@ -86,6 +89,14 @@ class ClassifyReply(ListReply, kw_only=True):
     data: list[ClassItem]
 
 
+@ROUTES.route(
+    "/v1/embeddings",
+    "createEmbedding",
+    "Embed texts",
+    batch_defaults={"priority": BATCH_PRIORITY},
+    example={"input": "The os module"},
+    reply=EmbeddingReply,
+)
 async def embed(call: Call[EmbeddingRequest]) -> None:
     """Reply with the embedding of each prompt.
 
@@ -110,6 +121,13 @@ async def embed(call: Call[EmbeddingRequest]) -> None:
     await call.reply(list_reply(EmbeddingReply, call, "embd", as_list(items, len(results)), ends))
 
 
+@ROUTES.route(
+    "/pooling",
+    "pool",
+    "Pool the hidden states of prompts",
+    example={"input": "The os module"},
+    reply=PoolingReply,
+)
 async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
     """Reply with what is pooled of each prompt.
 
@@ -130,6 +148,9 @@ async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
     await call.reply(list_reply(PoolingReply, call, "pool", as_list(items, len(results)), ends))
 
 
+@ROUTES.route(
+    "/classify", "classify", "Classify texts", example={"input": "The os module"}, reply=ClassifyReply
+)
 async def classify(call: Call[ClassifyRequest]) -> None:
     """Reply with the classes of each prompt.
 

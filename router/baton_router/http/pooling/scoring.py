@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -25,6 +26,7 @@ from baton_router.http.pooling.schemas import (
     ScoreRequest,
     TextItem,
 )
+from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.requests.generation import Finished
 from baton_router.requests.scores import (
     floats_of,
@@ -37,6 +39,8 @@ from baton_router.requests.scores import (
 from baton_router.text.prompts import Prompt, TextPair
 from baton_router.text.tokenization import Tokenizer
 
+ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING)
+_DOCUMENTS: Final = ["os.path joins paths.", "json reads JSON."]
 _FIRST = ("text_1", "data_1", "queries")
 _SECOND = ("text_2", "data_2", "documents", "items")
 
@@ -86,6 +90,16 @@ class _Texts(NamedTuple):
     texts: list[str]
 
 
+_score: Final = partial(
+    ROUTES.route, example={"text_1": "How are paths joined?", "text_2": _DOCUMENTS}, reply=ScoreReply
+)
+_rerank: Final = partial(
+    ROUTES.route, example={"query": "How are paths joined?", "documents": _DOCUMENTS}, reply=RerankReply
+)
+
+
+@_score("/score", "score", "Score pairs of texts")
+@_score("/v1/score", "scoreV1", "Score pairs of texts, as at /score")
 async def score(call: Call[ScoreRequest]) -> None:
     """Reply with the score of each pair.
 
@@ -99,6 +113,17 @@ async def score(call: Call[ScoreRequest]) -> None:
     await call.reply(list_reply(ScoreReply, call, "score", items, ends))
 
 
+@_rerank("/rerank", "rerank", "Order documents by how well they answer a query")
+@_rerank(
+    "/v1/rerank",
+    "rerankV1",
+    "Order documents by how well they answer a query, as Cohere's first version has it",
+)
+@_rerank(
+    "/v2/rerank",
+    "rerankV2",
+    "Order documents by how well they answer a query, as Cohere's second version has it",
+)
 async def rerank(call: Call[RerankRequest]) -> None:
     """Reply with the documents in the order of their scores.
 

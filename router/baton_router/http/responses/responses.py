@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
@@ -13,12 +14,26 @@ from baton_router.http.generation import generating
 from baton_router.http.response_stores.response_store import response_key
 from baton_router.http.responses.conversations import earlier_items, find_response, read_request
 from baton_router.http.responses.following import follow_response
+from baton_router.http.responses.replies import RESPONSES, Response, StreamEvent
 from baton_router.http.responses.request import RESPONSE_NAMES
 from baton_router.http.responses.response_reply import ResponseReply
 from baton_router.http.responses.schemas import ResponsesRequest
+from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import generation_requests
 
+ROUTES: Final = Routes(method="POST", tag=Tag.RESPONSES, errors=GENERATING)
 
+
+@ROUTES.route(
+    "/v1/responses",
+    "createResponse",
+    "Answer a conversation, in the format of the Responses API",
+    batch_defaults={"priority": BATCH_PRIORITY, "store": False},
+    example={"input": "What is os.path?", "max_output_tokens": 32},
+    reply=Response,
+    chunk=StreamEvent,
+    dialect=RESPONSES,
+)
 async def create_response(call: Call[ResponsesRequest]) -> None:
     """Handle a request, whole, as events or in the background.
 

@@ -14,7 +14,11 @@ from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
 from baton_router.http.responses.conversations import find_response, not_found
 from baton_router.http.responses.following import follow_response
-from baton_router.http.responses.replies import DeletedResponse, ItemList, Response
+from baton_router.http.responses.replies import RESPONSES, DeletedResponse, ItemList, Response, StreamEvent
+from baton_router.http.route import Routes, Tag
+
+ROUTES: Final = Routes(tag=Tag.RESPONSES, errors=(400, 404, 503))
+_PATH: Final = "/v1/responses/{response_id}"
 
 MAX_LISTED: Final = 100
 _MAX_NUMBER: Final = 2**31 - 1
@@ -46,6 +50,15 @@ class _Named(msgspec.Struct):
     id: str
 
 
+@ROUTES.route(
+    _PATH,
+    "getResponse",
+    "A response that is kept, or its events",
+    query=ResponseQuery,
+    reply=Response,
+    chunk=StreamEvent,
+    dialect=RESPONSES,
+)
 async def show_response(call: Call[None]) -> None:
     """Reply with a response, or with its events.
 
@@ -71,6 +84,9 @@ async def show_response(call: Call[None]) -> None:
         await call.stream(events)
 
 
+@ROUTES.route(
+    _PATH, "deleteResponse", "Forget a response", method="DELETE", reply=DeletedResponse, errors=(404, 503)
+)
 async def delete_response(call: Call[None]) -> None:
     """Raises HttpError: 404, it is not kept."""
     name = call.request.path_params["response_id"]
@@ -79,6 +95,13 @@ async def delete_response(call: Call[None]) -> None:
     await call.reply(DeletedResponse(id=name))
 
 
+@ROUTES.route(
+    f"{_PATH}/cancel",
+    "cancelResponse",
+    "End a response that is made in the background",
+    method="POST",
+    reply=Response,
+)
 async def cancel_response(call: Call[None]) -> None:
     """End a response that is made in the background; one that is over stays as it is.
 
@@ -97,6 +120,13 @@ async def cancel_response(call: Call[None]) -> None:
     await _reply(call, stored.body)
 
 
+@ROUTES.route(
+    f"{_PATH}/input_items",
+    "listInputItems",
+    "The items of the conversation before a response",
+    query=ItemsQuery,
+    reply=ItemList,
+)
 async def list_items(call: Call[None]) -> None:
     """List the items of the conversation before a response.
 
