@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -15,7 +17,6 @@ from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton_router.http.absent_routes import is_absent, why_absent
 from baton_router.http.app_state import AppState
 from baton_router.http.calls import RESUME_HEADER
 from baton_router.http.dialect import OPENAI, Dialect
@@ -141,3 +142,34 @@ def _methods_at(request: Request) -> set[str]:
     """Return the methods of all routes of a path."""
     matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return set().union(*(route.methods for route in matching))
+
+
+_SERVED: Final = "those in /openapi.json"
+_SPEECH: Final = "those in /openapi.json: no speech models are served"
+_OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
+_ADAPTERS: Final = "those in /openapi.json: this router runs without --enable-lora-updates"
+_FILES: Final = "those in /openapi.json: this router runs without --files-directory"
+_NOT_SERVED: Final = "those in /openapi.json: responses are neither compacted nor counted here"
+_BELOW: Final = re.compile(r"(/v1/(?:files|batches))/.*", re.DOTALL)
+_ROUTES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
+    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
+    **dict.fromkeys(("/v1/files", "/v1/batches"), _FILES),
+    "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
+    **dict.fromkeys(("/v1/responses/compact", "/v1/responses/input_tokens"), _NOT_SERVED),
+    "/server_info": "/debug/cluster: it shows the workers and what they serve",
+    "/tokenizer_info": "those in /openapi.json: this router runs without --enable-tokenizer-info-endpoint",
+    **dict.fromkeys((route.path for route in OPERATOR_ROUTES), _OPERATOR),
+}
+"""The part of a refusal that says what is allowed, by path."""
+
+
+def is_absent(method: str, path: str) -> bool:
+    """Return whether a path that matches a route by a parameter is one of these routes, which take POST."""
+    return method == "POST" and path in _ROUTES
+
+
+def why_absent(path: str, served: Collection[str]) -> str:
+    """Return what is allowed in the place of a path that has no route; `served` are those that have one."""
+    absent = _BELOW.sub(r"\1", path)
+    return _SERVED if absent in served else _ROUTES.get(absent, _SERVED)
