@@ -19,9 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton_router.http.app_state import AppState
 from baton_router.http.calls import RESUME_HEADER
-from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.endpoint import Endpoint, require_key
-from baton_router.http.errors import HttpError, failure_of
+from baton_router.http.errors import OPENAI, Dialect, HttpError, failure_of
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.messages.replies import ANTHROPIC
 from baton_router.http.middleware import (

@@ -22,8 +22,7 @@ from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import READ_WITHIN_S, drop_body
 from baton_router.http.comments import COMMENT, with_comments
-from baton_router.http.dialect import OPENAI, Dialect
-from baton_router.http.errors import Failure, HttpError
+from baton_router.http.errors import OPENAI, Dialect, Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER, Removal
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, is_named_by_header, request_id_of

@@ -1,10 +1,11 @@
-"""Errors of HTTP calls: OpenAI's body, and the status that `STATUS` has for each code."""
+"""Errors of HTTP calls: OpenAI's body, statuses, the names of fields, and the ways in which APIs write them."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -131,3 +132,55 @@ def _type_of(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "server_error" if status >= 500 else _INVALID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The way of one API."""
+
+    error: type
+    """The type of the body of an error."""
+    error_body: Callable[[Failure, str], msgspec.Struct]
+    """Returns the body of an error, given the name of its call."""
+    names_events: bool
+    """True if each event of a stream has a line with its type: the tag of its struct, error without one."""
+    last_event: bytes
+    """Follows the last event of a stream."""
+    request_id_header: str = ""
+    """Header in which the clients look for a call's name; empty: `x-request-id`, which all replies have."""
+
+    def head(self, event: msgspec.Struct) -> bytes:
+        """Return what comes before the data of an event."""
+        if not self.names_events:
+            return b""
+        return b"event: %b\n" % str(type(event).__struct_config__.tag or "error").encode()
+
+
+OPENAI: Final = Dialect(
+    error=ErrorBody,
+    error_body=lambda failure, _: failure.body,
+    names_events=False,
+    last_event=b"data: [DONE]\n\n",
+)
+
+
+_INDEX: Final = re.compile(r"\[\d+\]")
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Name fields in the block's errors as its caller does; `names` has the caller's by the block's;
+    `[]` in both is any index.
+
+    Raises:
+        InvalidRequestError: one that the block raises.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        if (name := names.get(_INDEX.sub("[]", error.field))) is not None:
+            indexes = iter(_INDEX.findall(error.field))
+            name = re.sub(r"\[\]", lambda _: next(indexes), name)
+            error.args = (str(error).replace(error.field, name, 1),)
+            error.field = name
+        raise

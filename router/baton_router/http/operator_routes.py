@@ -15,8 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestError
 from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_router.http.calls import Call
-from baton_router.http.errors import HttpError
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import HttpError, renamed
 from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.http.route import Routes, Tag
 from baton_router.http.sampling_fields import Fields

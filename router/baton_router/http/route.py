@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from baton_router.http.calls import Call
-from baton_router.http.dialect import OPENAI, Dialect
+from baton_router.http.errors import OPENAI, Dialect
 
 PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 """Parameter of a path, in braces with its type."""

@@ -12,7 +12,7 @@ from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import read_conversation
 from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import renamed
 from baton_router.http.route import CONVERTING, Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.text.prompts import Prompt

@@ -14,7 +14,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import renamed
 from baton_router.http.sampling_fields import check_request, fill_in, read_sampling
 from baton_router.process.http_settings import HttpSettings
 from baton_router.text.chat_template import Conversation

@@ -16,7 +16,7 @@ from baton_router.http.chat.request import (
     release_conversation,
 )
 from baton_router.http.chat.schemas import ChatRequest
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import renamed
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.messages.parts import PartWriter
 from baton_router.http.messages.replies import (

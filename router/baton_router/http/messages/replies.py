@@ -6,8 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from baton_router.http.dialect import Dialect
-from baton_router.http.errors import Failure
+from baton_router.http.errors import Dialect, Failure
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingTask
 from baton_router.http.calls import Call
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import renamed
 from baton_router.http.pooling.requests import pool, pooled_model, task_request
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
 from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from baton_router.http.chat.replies import TokenLogprob
-from baton_router.http.dialect import OPENAI
+from baton_router.http.errors import OPENAI
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

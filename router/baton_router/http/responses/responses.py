@@ -8,8 +8,7 @@ from typing import Final
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, read_chat, release_conversation
-from baton_router.http.errors import failure_of
-from baton_router.http.field_names import renamed
+from baton_router.http.errors import failure_of, renamed
 from baton_router.http.generation import generating
 from baton_router.http.response_stores.response_store import response_key
 from baton_router.http.responses.conversations import earlier_items, find_response, read_request
