@@ -31,7 +31,7 @@ from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer, listen
 from baton_router.http.debug.processes import answer_process
-from baton_router.http.response_stores.open_store import open_response_store
+from baton_router.http.response_stores.local_responses import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.operations.fleet_status import FleetStatus

@@ -11,11 +11,13 @@ from baton_router.http.response_stores.response_store import (
     PAGE_EVENTS,
     EventPage,
     NewEvents,
+    ResponseStore,
     RunningResponse,
     StoredResponse,
     tenant_of,
 )
 from baton_router.process.http_settings import ResponseStoreLimits
+from baton_service.redis.redis_settings import RedisSettings
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -188,3 +190,16 @@ class _LocalRunning:
 
     def discard(self) -> None:
         self._store.drop(self._entry)
+
+
+def open_response_store(limits: ResponseStoreLimits, settings: RedisSettings) -> ResponseStore:
+    """Return a store in Redis, where there is one, else in memory. Make it on the loop that uses it.
+
+    Raises:
+        InvalidConfigError: the URL cannot be used.
+    """
+    if settings.is_given and limits.num_responses:
+        from baton_router.http.response_stores.redis_responses import RedisResponses
+
+        return RedisResponses(settings, limits)
+    return LocalResponses(limits)
