@@ -27,10 +27,10 @@ from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer, refuse_taken
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
-from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer, listen
 from baton_router.http.debug.processes import answer_process
+from baton_router.http.inner_calls import LineCalls
 from baton_router.http.response_stores.local_responses import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
