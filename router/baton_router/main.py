@@ -29,7 +29,7 @@ from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer, listen
-from baton_router.http.debug.processes import answer_process
+from baton_router.http.debug.requests import answer_process
 from baton_router.http.inner_calls import LineCalls
 from baton_router.http.response_stores.local_responses import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics

@@ -13,8 +13,7 @@ from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import RequestOutputKind
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
-from baton_router.streams.held_deltas import HeldDeltas
+from baton_router.requests.generation import Delta, Finished, GenerationEvent, HeldDeltas, PromptDelta
 from baton_router.text.characters import TokenTexts
 
 

@@ -1,4 +1,4 @@
-"""Errors of HTTP calls: OpenAI's body, statuses, the names of fields, and the ways in which APIs write them."""
+"""Errors of HTTP calls: OpenAI's body, statuses, names of fields, and the ways in which APIs write them."""
 
 from __future__ import annotations
 

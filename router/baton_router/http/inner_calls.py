@@ -1,4 +1,4 @@
-"""Calls that the router makes itself: those of clients, without a connection."""
+"""Calls that the router makes itself, such as those for lines of batches: those of clients, unconnected."""
 
 from __future__ import annotations
 

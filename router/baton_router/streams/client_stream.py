@@ -17,10 +17,16 @@ from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
-from baton_router.requests.generation import Delta, GenerationEvent, PromptDelta, ReceivedSequence, join
+from baton_router.requests.generation import (
+    Delta,
+    GenerationEvent,
+    HeldDeltas,
+    PromptDelta,
+    ReceivedSequence,
+    join,
+)
 from baton_router.requests.request_text import RequestText
 from baton_router.requests.resumption import ReceivedTokens, already_finished
-from baton_router.streams.held_deltas import HeldDeltas
 from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 

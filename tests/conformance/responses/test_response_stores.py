@@ -25,7 +25,7 @@ from baton_router.http.response_stores.response_store import (
     response_key,
 )
 from baton_router.http.responses.conversations import find_response
-from baton_router.http.responses.echo import new_response
+from baton_router.http.responses.response_reply import new_response
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.process.http_settings import ResponseStoreLimits
 from tests.integration.scripted_worker import until

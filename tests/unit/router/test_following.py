@@ -10,9 +10,9 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_router.http.errors import HttpError
 from baton_router.http.response_stores.local_responses import LocalResponses
 from baton_router.http.response_stores.response_store import StoredResponse
-from baton_router.http.responses.echo import new_response
-from baton_router.http.responses.following import follow_response
+from baton_router.http.responses.conversations import follow_response
 from baton_router.http.responses.replies import Status, StreamEvent, TextPiece
+from baton_router.http.responses.response_reply import new_response
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.process.http_settings import ResponseStoreLimits
 

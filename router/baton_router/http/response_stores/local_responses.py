@@ -1,4 +1,4 @@
-"""Responses in the memory of one router."""
+"""Responses in the memory of one router, and the choice between this store and the one in Redis."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Conversations of responses: the items of a request, and those of the response that it continues."""
+"""Conversations of responses: their items, those that they continue, and the events of one under way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -11,8 +11,8 @@ import msgspec
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
-from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse
-from baton_router.http.responses.replies import Response, ResponseError
+from baton_router.http.response_stores.response_store import EventPage, ResponseStore, StoredResponse
+from baton_router.http.responses.replies import Response, ResponseError, StreamEvent, last_event
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
 
@@ -107,3 +107,44 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
         for name, value in fields.items()
         if value is not None
     }
+
+
+_events: Final[msgspec.json.Decoder[StreamEvent]] = msgspec.json.Decoder(StreamEvent)
+
+
+async def follow_response(
+    store: ResponseStore, key: str, after: int = -1
+) -> AsyncGenerator[StreamEvent, None]:
+    """Yield the events of a response after number `after`, as they come, until it is over.
+
+    Raises:
+        HttpError: 404, it is no longer kept.
+        InvalidRequestError: events after that number are no longer kept.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    number = after + 1
+    while True:
+        page = await _next_page(store, key, number)
+        for event in page.events:
+            yield _events.decode(event)
+            number += 1
+        if page.is_over:
+            break
+        if not page.events:
+            await find_response(store, key)  # that of a router which is gone is over then
+    if number > page.num_events:
+        return
+    response = msgspec.json.decode((await find_response(store, key)).body, type=Response)
+    if (last := last_event(response)) is not None:
+        last.sequence_number = number
+        yield last
+
+
+async def _next_page(store: ResponseStore, key: str, number: int) -> EventPage:
+    page = await store.read_events(key, number)
+    if page is None:
+        raise not_found("response_id", key.partition(":")[2])
+    if page.first > number:
+        allowed = f"{page.first - 1} or more: earlier events are no longer kept"
+        raise InvalidRequestError("starting_after", number - 1, allowed)
+    return page

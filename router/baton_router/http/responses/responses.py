@@ -11,8 +11,12 @@ from baton_router.http.chat.request import chat_names, read_chat, release_conver
 from baton_router.http.errors import failure_of, renamed
 from baton_router.http.generation import generating
 from baton_router.http.response_stores.response_store import response_key
-from baton_router.http.responses.conversations import earlier_items, find_response, read_request
-from baton_router.http.responses.following import follow_response
+from baton_router.http.responses.conversations import (
+    earlier_items,
+    find_response,
+    follow_response,
+    read_request,
+)
 from baton_router.http.responses.replies import RESPONSES, Response, StreamEvent
 from baton_router.http.responses.request import RESPONSE_NAMES
 from baton_router.http.responses.response_reply import ResponseReply

@@ -12,8 +12,7 @@ from baton_router.http.calls import Call
 from baton_router.http.kept import check_limit, page_of
 from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
-from baton_router.http.responses.conversations import find_response, not_found
-from baton_router.http.responses.following import follow_response
+from baton_router.http.responses.conversations import find_response, follow_response, not_found
 from baton_router.http.responses.replies import RESPONSES, DeletedResponse, ItemList, Response, StreamEvent
 from baton_router.http.route import Routes, Tag
 
