@@ -25,10 +25,10 @@ from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.messages.replies import ANTHROPIC
 from baton_router.http.middleware import (
     REQUEST_ID_HEADER,
+    REQUEST_NAME,
     CountedCalls,
     RequestIds,
     name_route,
-    request_id_of,
 )
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
@@ -109,7 +109,7 @@ class _NoRoute:
             raise self._refusal(request, error)
         except HttpError as refusal:
             failure = failure_of(refusal)
-        name, headers = request_id_of(request.scope), dict(failure.headers)
+        name, headers = request.scope[REQUEST_NAME].text, dict(failure.headers)
         dialect = self._dialects.get(_known_path(request).removesuffix("/"), OPENAI)
         if dialect.request_id_header:
             headers[dialect.request_id_header] = name

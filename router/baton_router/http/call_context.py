@@ -107,5 +107,5 @@ def read_resuming(call: Call[Any], fields: ResumeFields, num_prompts: int = 1) -
         raise InvalidRequestError("num_received_tokens", counts, allowed)
     if fields.request_id is None:
         name = call.state.service.resume_tokens.read(resumption.token, time.time()).request_id
-        call.adopt_request_id(name if name.isascii() else None)
+        call.name.adopt(name if name.isascii() else None)
     return resumption

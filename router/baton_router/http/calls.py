@@ -25,7 +25,7 @@ from baton_router.http.comments import COMMENT, with_comments
 from baton_router.http.errors import OPENAI, Dialect, Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER, Removal
 from baton_router.http.json_pieces import json_at_once, json_pieces
-from baton_router.http.middleware import adopt_request_id, is_named_by_header, request_id_of
+from baton_router.http.middleware import REQUEST_NAME, RequestName
 from baton_router.http.picking import PICKING, Picking
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
@@ -93,6 +93,7 @@ class Call(Generic[BodyT]):
         """Unknown fields of the body or parameters, for the reply's header."""
         self.resumed_as: ClientStream | None = None
         """The stream whose resume token is in the reply's header; None where there are several, or none."""
+        self.name: RequestName = scope[REQUEST_NAME]
         self._dialect = dialect
         self._scope = scope
         self._receive = receive
@@ -110,12 +111,7 @@ class Call(Generic[BodyT]):
     @property
     def request_id(self) -> str:
         """The call's name; also the name of its generation at the router."""
-        return request_id_of(self._scope)
-
-    @property
-    def is_named_by_header(self) -> bool:
-        """True if the name is that of the call's header, which later calls may have too."""
-        return is_named_by_header(self._scope)
+        return self.name.text
 
     @property
     def picking(self) -> Picking | None:
@@ -148,10 +144,6 @@ class Call(Generic[BodyT]):
         if not self._is_read:
             await drop_body(self._receive)
 
-    def release_body(self) -> None:
-        """Release the body once its prompts are read, so that the next large one may be decoded."""
-        self.room.release()
-
     async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Read the body, or a part of it, with a function: a large one beside the loop.
 
@@ -161,10 +153,6 @@ class Call(Generic[BodyT]):
         if not self.room.is_large:
             return function(*args, **kwargs)
         return await self.state.service.run_in_thread(self.tenant, function, *args, **kwargs)
-
-    def adopt_request_id(self, name: str | None) -> str:
-        """Take the name in the body, as `adopt_request_id` of the middleware."""
-        return adopt_request_id(self._scope, name)
 
     async def reply(self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct]) -> None:
         """Reply with JSON: a short one at once, a long one as it is encoded."""

@@ -134,7 +134,7 @@ async def generate(call: Call[GenerateRequest]) -> None:
         prompt_field="token_ids",
         sampling=sampling,
         model=body.model or "",
-        request_id=call.adopt_request_id(body.request_id),
+        request_id=call.name.adopt(body.request_id),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
         context=read_context(call, body.session_id, body.prompt_cache_key),

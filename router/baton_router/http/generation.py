@@ -63,7 +63,7 @@ async def generating(
         service = call.state.service
         prepared = [await service.prepare(request) for request in requests]
         del requests
-        call.release_body()
+        call.room.release()
         if (picking := call.picking) is not None:
             picking.place(service, prepared)
         stack.enter_context(service.reserve_memory(prepared))

@@ -16,10 +16,8 @@ from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_service.logs import current_request_id
 
 REQUEST_ID_HEADER: Final = "x-request-id"
-_KEY: Final = "baton.request_id"
-_IS_GIVEN: Final = "baton.request_id_is_given"
-_RUNNING: Final = "baton.running_request_ids"
-_ADOPTED: Final = "baton.adopted_request_id"
+REQUEST_NAME: Final = "baton.request_name"
+"""Key of a scope for the `RequestName` of its call."""
 UNCOUNTED: Final = frozenset({"/metrics", "/health", "/live", "/ready", "/ping", "/load", "/version"})
 """Routes that scrapers and probes call again and again."""
 _CLIENT_LEFT: Final = 499
@@ -28,77 +26,86 @@ _ROUTE: Final = "baton.route"
 """Key of a scope under which the route that takes the call leaves its path."""
 
 
+class RequestName:
+    """The name of one call: that of its header or one made here, until its route adopts another.
+
+    Args:
+        running: calls by the names that their routes have adopted.
+    """
+
+    def __init__(self, given: str, running: Counter[str]) -> None:
+        self.is_given = _is_name(given)
+        """True if it is that of the header, which later calls may have too."""
+        self._given = given if self.is_given else ""
+        self._running = running
+        self._is_adopted = False
+        self._rename(self._given or f"req-{secrets.token_hex(8)}")
+
+    @property
+    def echoed(self) -> str:
+        """The name in the header of the reply: a header's name as it came."""
+        return self._given or self.text
+
+    def adopt(self, name: str | None) -> str:
+        """Take the name that the body gives, if any, instead of the header's; returns the name in force.
+
+        A header's name gets a suffix while another call has it: clients and proxies send calls twice. The
+        first name that a call adopts stays.
+
+        Raises:
+            InvalidRequestError: a header could not carry it.
+        """
+        if name is not None and not _is_name(name):
+            allowed = f"1 to {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters"
+            raise InvalidRequestError("request_id", name, allowed)
+        if not self._is_adopted:
+            if name is not None:
+                self.is_given = False
+                self._rename(name)
+            elif self.text in self._running:
+                suffix = f"-{secrets.token_hex(4)}"
+                self._rename(self.text[: MAX_REQUEST_ID_CHARACTERS - len(suffix)] + suffix)
+            self._is_adopted = True
+            self._running[self.text] += 1
+        return self.text
+
+    def release(self) -> None:
+        """Let other calls have it."""
+        if self._is_adopted:
+            self._running[self.text] -= 1
+            if not self._running[self.text]:
+                del self._running[self.text]
+
+    def _rename(self, text: str) -> None:
+        self.text = text
+        current_request_id.set(text)
+
+
+def _is_name(text: str) -> bool:
+    return text.isascii() and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_CHARACTERS
+
+
 class RequestIds:
-    """Names each request before `app` handles it; a header's name is echoed as it came."""
+    """Names each request before `app` handles it; its `RequestName` is in the scope."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._running: Counter[str] = Counter()
-        """Calls by the names that their routes have adopted."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        is_name = _is_name(given)
-        scope[_IS_GIVEN] = is_name
-        scope[_RUNNING] = self._running
-        _rename(scope, given if is_name else f"req-{secrets.token_hex(8)}")
+        name = scope[REQUEST_NAME] = RequestName(
+            Headers(scope=scope).get(REQUEST_ID_HEADER, ""), self._running
+        )
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = given if is_name else scope[_KEY]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = name.echoed
             await send(message)
 
         try:
             await self._app(scope, receive, named)
         finally:
-            if (adopted := scope.get(_ADOPTED)) is not None:
-                self._running[adopted] -= 1
-                if not self._running[adopted]:
-                    del self._running[adopted]
-
-
-def request_id_of(scope: Scope) -> str:
-    """The name of a request."""
-    return str(scope[_KEY])
-
-
-def is_named_by_header(scope: Scope) -> bool:
-    """True if the name of a request is that of its header, which later requests may have too."""
-    return bool(scope[_IS_GIVEN])
-
-
-def adopt_request_id(scope: Scope, name: str | None) -> str:
-    """Take the name that the body gives, if any, instead of the header's; returns the name in force.
-
-    A header's name gets a suffix while another call has it: clients and proxies send calls twice. The first
-    name that a call adopts stays.
-
-    Raises:
-        InvalidRequestError: a header could not carry it.
-    """
-    if name is not None and not _is_name(name):
-        allowed = f"1 to {MAX_REQUEST_ID_CHARACTERS} printable ASCII characters"
-        raise InvalidRequestError("request_id", name, allowed)
-    if _ADOPTED not in scope:
-        running = scope[_RUNNING]
-        if name is not None:
-            scope[_IS_GIVEN] = False
-            _rename(scope, name)
-        elif (given := request_id_of(scope)) in running:
-            suffix = f"-{secrets.token_hex(4)}"
-            _rename(scope, given[: MAX_REQUEST_ID_CHARACTERS - len(suffix)] + suffix)
-        scope[_ADOPTED] = request_id_of(scope)
-        running[scope[_ADOPTED]] += 1
-    return request_id_of(scope)
-
-
-def _rename(scope: Scope, name: str) -> None:
-    scope[_KEY] = name
-    current_request_id.set(name)
-
-
-def _is_name(text: str) -> bool:
-    return text.isascii() and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_CHARACTERS
+            name.release()
 
 
 def name_route(scope: Scope, path: str) -> None:
@@ -114,9 +121,6 @@ class CountedCalls:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         status, began_s = _CLIENT_LEFT, time.monotonic()
 
         async def watched(message: Message) -> None:

@@ -243,7 +243,7 @@ async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     body = call.body
     timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
     argument = {"method": body.method, "args": body.args, "kwargs": body.kwargs}
-    call.release_body()
+    call.room.release()
     results = await ask_workers(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
     await call.reply(CollectiveRpcReply(results=results))
 

@@ -73,7 +73,7 @@ async def _render(
 ) -> list[GenerateRequest]:
     requests = generation_requests(call, body, prompts, sampling)
     specs = [(await call.state.service.prepare(request)).accepted.spec for request in requests]
-    call.release_body()
+    call.room.release()
     if any(spec.prompt_embeds for spec in specs):
         raise InvalidRequestError("prompt_embeds", "given", "nothing: a rendered prompt is token ids alone")
     fields = {name: getattr(body, name) for name in GenerateRequest.__struct_fields__ if hasattr(body, name)}

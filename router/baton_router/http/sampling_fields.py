@@ -303,7 +303,7 @@ def generation_requests(
         InvalidRequestError: `request_id` is no name, or as `read_context` and `read_resuming`.
     """
     resumption = read_resuming(call, fields, len(prompts))
-    name = call.adopt_request_id(fields.request_id)
+    name = call.name.adopt(fields.request_id)
     stem = name[: MAX_REQUEST_ID_CHARACTERS - 8]
     context = read_context(call, fields.session_id, fields.prompt_cache_key)
     names = [name] if len(prompts) == 1 else [f"{stem}-{number}" for number in range(len(prompts))]

@@ -99,7 +99,7 @@ async def tokenize(call: Call[TokenizeRequest]) -> None:
     reply = TokenizeReply(count=len(token_ids), max_model_len=service.max_model_len, tokens=list(token_ids))
     if body.return_token_strs:
         reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.spelling, token_ids)))
-    call.release_body()  # the client may take its time with the reply
+    call.room.release()  # the client may take its time with the reply
     await call.reply(reply)
 
 
@@ -121,7 +121,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
             model=body.model or "",
             skip_special_tokens=bool(body.skip_special_tokens),
         )
-    call.release_body()
+    call.room.release()
     await call.reply(DetokenizeReply(prompt=text))
 
 

@@ -113,6 +113,6 @@ class BodyReservation:
             self._tenant = tenant
 
     def release(self) -> None:
-        """Release the memory of the body."""
+        """Release the memory of the body once its prompts are read, so that the next large one may be decoded."""
         self._memory.release(self._num_counted_bytes, self._tenant)
         self._num_counted_bytes, self._tenant = 0, None

@@ -106,7 +106,7 @@ async def count_tokens(call: Call[CountRequest]) -> None:
         token_ids = await call.state.service.tokenize(
             conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
         )
-    call.release_body()
+    call.room.release()
     await call.reply(TokenCount(input_tokens=len(token_ids)))
 
 

@@ -126,7 +126,7 @@ def _requests(
     pooling: PoolingRequest,
     names: Sequence[str],
 ) -> list[GenerationRequest]:
-    name = call.adopt_request_id(fields.request_id)
+    name = call.name.adopt(fields.request_id)
     stem = name[: MAX_REQUEST_ID_CHARACTERS - 8]
     context = read_context(call, fields.session_id, None)
     adds_special = fields.add_special_tokens if isinstance(fields, PromptFields) else None

@@ -246,7 +246,7 @@ class ResponseReply:
 
 def _new_name(call: Call[ResponsesRequest]) -> str:
     """Return the id of a response, a part of paths; a header's name alone would not be unique for long."""
-    suffix = f"-{secrets.token_hex(8)}" if call.is_named_by_header else ""
+    suffix = f"-{secrets.token_hex(8)}" if call.name.is_given else ""
     return f"{_PREFIX}{call.request_id.replace('/', '_')}{suffix}"
 
 
