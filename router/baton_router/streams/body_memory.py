@@ -32,10 +32,11 @@ class BodyMemory:
     def __init__(
         self, *, max_read_bytes: int = MAX_READ_BYTES, max_decoded: int = MAX_DECODED, wait_s: float = WAIT_S
     ) -> None:
-        self._max_read_bytes = max_read_bytes
-        self._wait_s = wait_s
-        self._num_read_bytes = 0
-        self._turns = TenantTurns(max_decoded)
+        self.max_read_bytes = max_read_bytes
+        self.wait_s = wait_s
+        self.num_read_bytes = 0
+        """Bytes of large bodies now."""
+        self.turns = TenantTurns(max_decoded)
 
     @contextmanager
     def body(self) -> Iterator[BodyReservation]:
@@ -46,39 +47,9 @@ class BodyMemory:
         finally:
             room.release()
 
-    def reserve(self, num_bytes: int) -> None:
-        """Count bytes of a large body.
-
-        Raises:
-            RequestError: UNAVAILABLE, the bodies of others leave no room.
-        """
-        if self._num_read_bytes + num_bytes > self._max_read_bytes:
-            text = f"bodies of {self._num_read_bytes} bytes are being read; allowed: {self._max_read_bytes}"
-            raise RequestError(ErrorCode.UNAVAILABLE, text)
-        self._num_read_bytes += num_bytes
-
-    async def take_turn(self, tenant: str) -> None:
-        """Wait for the turn of a large body of a tenant.
-
-        Raises:
-            RequestError: UNAVAILABLE, the turn does not come in time.
-        """
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._turns.take(tenant)
-        except TimeoutError:
-            text = f"other large bodies have taken over {self._wait_s:g} s"
-            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
-
-    def release(self, num_bytes: int, tenant: str | None) -> None:
-        """Undo `reserve`, and end the turn of a tenant, if it has one."""
-        self._num_read_bytes -= num_bytes
-        if tenant is not None:
-            self._turns.release(tenant)
-
 
 class BodyReservation:
-    """The memory of one body."""
+    """The memory of one body, a part of `memory`."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
@@ -97,9 +68,13 @@ class BodyReservation:
         Raises:
             RequestError: UNAVAILABLE, the bodies of others leave no room.
         """
+        memory = self._memory
         self._num_bytes += num_bytes
         to_count = max(0, self._num_bytes - LARGE_BYTES) - self._num_counted_bytes
-        self._memory.reserve(to_count)
+        if memory.num_read_bytes + to_count > memory.max_read_bytes:
+            text = f"bodies of {memory.num_read_bytes} bytes are being read; allowed: {memory.max_read_bytes}"
+            raise RequestError(ErrorCode.UNAVAILABLE, text)
+        memory.num_read_bytes += to_count
         self._num_counted_bytes += to_count
 
     async def wait_to_decode(self, tenant: str) -> None:
@@ -108,11 +83,19 @@ class BodyReservation:
         Raises:
             RequestError: UNAVAILABLE, the turn does not come in time.
         """
-        if self.is_large and self._tenant is None:
-            await self._memory.take_turn(tenant)
-            self._tenant = tenant
+        if not self.is_large or self._tenant is not None:
+            return
+        try:
+            async with asyncio.timeout(self._memory.wait_s):
+                await self._memory.turns.take(tenant)
+        except TimeoutError:
+            text = f"other large bodies have taken over {self._memory.wait_s:g} s"
+            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+        self._tenant = tenant
 
     def release(self) -> None:
-        """Release the memory of the body once its prompts are read, so that the next large one may be decoded."""
-        self._memory.release(self._num_counted_bytes, self._tenant)
+        """Release the memory once the body's prompts are read, so that the next large one may be decoded."""
+        self._memory.num_read_bytes -= self._num_counted_bytes
+        if self._tenant is not None:
+            self._memory.turns.release(self._tenant)
         self._num_counted_bytes, self._tenant = 0, None
