@@ -309,15 +309,11 @@ class GenerationService:
     async def _open_stream(self, prepared: PreparedRequest) -> ClientStream:
         accepted, context = prepared.accepted, prepared.context
         stream = ClientStream(
-            self._owned(accepted.spec, context),
+            replace(accepted, spec=self._owned(accepted.spec, context)),
             self.tokenizer,
             context=context,
             is_chat=prepared.is_chat,
             model=prepared.model,
-            resume_token=accepted.resume_token,
-            token_for=accepted.token_for,
-            num_received=accepted.num_received,
-            is_resumed=accepted.is_resumed,
             turns=self._stream_turns,
         )
         if accepted.received:

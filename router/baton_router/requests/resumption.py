@@ -125,10 +125,12 @@ class AcceptedRequest:
     """A request that is checked, before it is submitted."""
 
     spec: RequestSpec
-    resume_token: str
-    num_received: tuple[int, ...]
-    """Tokens of each sequence that the client has from an earlier call."""
-    is_resumed: bool
+    resume_token: str = ""
+    """Resumes the stream at any router."""
+    num_received: tuple[int, ...] = ()
+    """Tokens of each sequence that the client has from an earlier call; empty means none."""
+    is_resumed: bool = False
+    """True if the client came with that token."""
     received: tuple[ReceivedSequence, ...] = ()
     """Tokens that the client has and workers continue after; empty where they generate from the beginning."""
     token_for: Callable[[str], str] | None = None
@@ -175,7 +177,7 @@ class RequestReader:
         pooling = decode_pooling_model(identity.pooling) if identity else None
         spec = self._prompts.read(request, max_model_len=max_model_len, pooling=pooling)
         if spec.pooling is not None:
-            return AcceptedRequest(spec=spec, resume_token="", num_received=(0,), is_resumed=False)
+            return AcceptedRequest(spec=spec)
         ticket = ResumeTicket(
             request_id=spec.request_id,
             seed=spec.params.seed or 0,
@@ -186,8 +188,6 @@ class RequestReader:
             spec=bounded(spec, max_model_len),
             resume_token=self._tokens.write(ticket),
             token_for=partial(self._token_for, ticket, spec.adapter_digest, identity),
-            num_received=(0,) * spec.params.n,
-            is_resumed=False,
         )
 
     def _token_for(

@@ -26,7 +26,7 @@ from baton_router.requests.generation import (
     join,
 )
 from baton_router.requests.request_text import RequestText
-from baton_router.requests.resumption import ReceivedTokens, already_finished
+from baton_router.requests.resumption import AcceptedRequest, ReceivedTokens, already_finished
 from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 
@@ -41,40 +41,32 @@ class ClientStream:
 
     Args:
         model: the name that the client asked for; empty without one.
-        resume_token: resumes the stream at any router.
-        token_for: returns that token for the hash of the weights that the request begins on, or nothing where
-            it stays as it is.
-        num_received: tokens of each sequence that the client already has; empty means none.
-        is_resumed: whether the client came with that token.
         turns: those of the router's loop; without them a reader is woken at once.
     """
 
     def __init__(
         self,
-        spec: RequestSpec,
+        accepted: AcceptedRequest,
         tokenizer: Tokenizer,
         *,
         context: RequestContext = NO_CONTEXT,
         is_chat: bool = False,
         model: str = "",
-        resume_token: str = "",
-        token_for: Callable[[str], str] | None = None,
-        num_received: tuple[int, ...] = (),
-        is_resumed: bool = False,
         turns: StreamTurns | None = None,
         max_waiting_events: int = MAX_WAITING_EVENTS,
     ) -> None:
+        spec = accepted.spec
         self.context = context
         self.is_chat = is_chat
         """True if the prompt is a conversation."""
         self.model = model
-        self.resume_token = resume_token
+        self.resume_token = accepted.resume_token
         """Final once the first event can be read."""
-        self._token_for = token_for
-        self.is_resumed = is_resumed
+        self._token_for = accepted.token_for
+        self._is_resumed = accepted.is_resumed
         self.text = RequestText(spec, tokenizer)
         """The text that was sent, to be read only."""
-        self._received = ReceivedTokens(num_received or (0,) * spec.params.n)
+        self._received = ReceivedTokens(accepted.num_received or (0,) * spec.params.n)
         self._max_waiting = max_waiting_events * spec.params.n
         self._events: deque[GenerationEvent] = deque()
         self._held = HeldDeltas(spec.params.stream_interval or 1)
@@ -110,7 +102,7 @@ class ClientStream:
 
     def continues(self, other: ClientStream) -> bool:
         """Return whether this stream's client came with the resume token of the other."""
-        return self.is_resumed and self.resume_token == other.resume_token
+        return self._is_resumed and self.resume_token == other.resume_token
 
     def note_weights(self, weights: str) -> None:
         """Note the weights of the tokens that come next; those of the first ones are in the resume token."""
