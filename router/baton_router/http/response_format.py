@@ -34,13 +34,15 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """Refused: `disable_any_whitespace` leaves no blanks."""
 
 
-class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+class TaggedFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """A format of the output, told apart by its type."""
+
+
+class TextFormat(TaggedFormat, tag="text"):
     """Any text."""
 
 
-class JsonObjectFormat(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
-):
+class JsonObjectFormat(TaggedFormat, tag="json_object"):
     """Any JSON object."""
 
 
@@ -57,18 +59,14 @@ class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The schema is enforced whatever this says."""
 
 
-class JsonSchemaFormat(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
-):
+class JsonSchemaFormat(TaggedFormat, kw_only=True, tag="json_schema"):
     """JSON that follows a schema."""
 
     json_schema: JsonSchema
     """The schema and its name."""
 
 
-class StructuralTagFormat(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="structural_tag"
-):
+class StructuralTagFormat(TaggedFormat, kw_only=True, tag="structural_tag"):
     """Text with constrained parts: either `format`, or `structures` and `triggers`."""
 
     format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET

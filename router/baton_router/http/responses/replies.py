@@ -150,34 +150,30 @@ class ResponseEvent(msgspec.Struct, tag_field="type", kw_only=True):
     """Counts the events from 0."""
 
 
-class Created(ResponseEvent, tag="response.created", kw_only=True):
+class WholeEvent(ResponseEvent, kw_only=True):
+    """An event of the response as a whole."""
+
+    response: Response
+
+
+class Created(WholeEvent, tag="response.created"):
     """The first event."""
 
-    response: Response
 
-
-class InProgress(ResponseEvent, tag="response.in_progress", kw_only=True):
+class InProgress(WholeEvent, tag="response.in_progress"):
     """The second event."""
 
-    response: Response
 
-
-class Completed(ResponseEvent, tag="response.completed", kw_only=True):
+class Completed(WholeEvent, tag="response.completed"):
     """The last event of a response that is whole."""
 
-    response: Response
 
-
-class Incomplete(ResponseEvent, tag="response.incomplete", kw_only=True):
+class Incomplete(WholeEvent, tag="response.incomplete"):
     """The last event of a response that was cut."""
 
-    response: Response
 
-
-class Failed(ResponseEvent, tag="response.failed", kw_only=True):
+class Failed(WholeEvent, tag="response.failed"):
     """The last event of a response that failed."""
-
-    response: Response
 
 
 class ItemAdded(ResponseEvent, tag="response.output_item.added", kw_only=True):
@@ -194,11 +190,16 @@ class ItemDone(ResponseEvent, tag="response.output_item.done", kw_only=True):
     item: OutputItem
 
 
-class ContentEvent(ResponseEvent, kw_only=True):
-    """An event of an item's content."""
+class OpenItemEvent(ResponseEvent, kw_only=True):
+    """An event of an item under way."""
 
     item_id: str
     output_index: int
+
+
+class ContentEvent(OpenItemEvent, kw_only=True):
+    """An event of an item's content."""
+
     content_index: int = 0
 
 
@@ -240,19 +241,15 @@ class ReasoningDone(ContentEvent, tag="response.reasoning_text.done", kw_only=Tr
     text: str
 
 
-class ArgumentsPiece(ResponseEvent, tag="response.function_call_arguments.delta", kw_only=True):
+class ArgumentsPiece(OpenItemEvent, tag="response.function_call_arguments.delta", kw_only=True):
     """More of a call's arguments."""
 
-    item_id: str
-    output_index: int
     delta: str
 
 
-class ArgumentsDone(ResponseEvent, tag="response.function_call_arguments.done", kw_only=True):
+class ArgumentsDone(OpenItemEvent, tag="response.function_call_arguments.done", kw_only=True):
     """A call's arguments are whole."""
 
-    item_id: str
-    output_index: int
     name: str
     arguments: str
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from baton_router.http.chat.schemas import MAX_TOOLS, ReasoningEffort
-from baton_router.http.response_format import JsonObjectFormat, StructuredOutputs, TextFormat
+from baton_router.http.response_format import JsonObjectFormat, StructuredOutputs, TaggedFormat, TextFormat
 from baton_router.http.sampling_fields import CallFields, Fields
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -88,9 +88,7 @@ class ToolChoice(Fields, kw_only=True):
     """The function's name."""
 
 
-class SchemaFormat(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
-):
+class SchemaFormat(TaggedFormat, kw_only=True, tag="json_schema"):
     """JSON that follows a schema."""
 
     name: str
