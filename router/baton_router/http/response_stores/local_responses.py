@@ -22,8 +22,9 @@ from baton_service.redis.redis_settings import RedisSettings
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Entry:
-    """A response and its events."""
+    """A response and its events; for the call that makes it a `RunningResponse`."""
 
+    store: LocalResponses
     key: str
     response: StoredResponse
     created_s: float
@@ -45,6 +46,18 @@ class _Entry:
         events = self.events[first - num_dropped : first - num_dropped + PAGE_EVENTS]
         is_over = self.is_over and first + len(events) >= self.num_events
         return EventPage(first=first, events=events, num_events=self.num_events, is_over=is_over)
+
+    def append(self, event: bytes) -> None:
+        if not self.is_over and self.store.has(self):
+            self.store.append(self, event)
+
+    async def finish(self, body: bytes, status: str) -> bool:
+        return self.store.end(self, body, status)
+
+    def discard(self) -> None:
+        if not self.is_over and self.store.has(self):
+            self.stop = lambda: None
+            self.store.forget(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,17 +86,17 @@ class LocalResponses:
     async def put(
         self, key: str, response: StoredResponse, stop: Callable[[], None]
     ) -> RunningResponse | None:
-        self._forget(self._entries.get(key))
+        self.forget(self._entries.get(key))
         num_bytes = len(response.body) + sum(map(len, response.items))
         if num_bytes > self._limits.num_bytes:
             return None
-        entry = _Entry(key=key, response=response, created_s=time.monotonic())
+        entry = _Entry(store=self, key=key, response=response, created_s=time.monotonic())
         self._entries[key] = self._tenants[tenant_of(key)].entries[key] = entry
         self._grow(entry, num_bytes)
-        if not self._has(entry):
+        if not self.has(entry):
             return None
         entry.stop = stop
-        return _LocalRunning(self, entry)
+        return entry
 
     async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:
         self._evict()
@@ -98,7 +111,7 @@ class LocalResponses:
         return True
 
     async def delete(self, key: str) -> bool:
-        return self._forget(self._entries.get(key))
+        return self.forget(self._entries.get(key))
 
     async def read_events(self, key: str, start: int) -> EventPage | None:
         async def read() -> EventPage | None:
@@ -112,8 +125,6 @@ class LocalResponses:
 
     def append(self, entry: _Entry, event: bytes) -> None:
         """Keep the next event of a response that is in progress and kept."""
-        if entry.is_over or not self._has(entry):
-            return
         entry.events.append(event)
         entry.num_events += 1
         added = len(event)
@@ -124,20 +135,15 @@ class LocalResponses:
 
     def end(self, entry: _Entry, body: bytes, status: str) -> bool:
         """End a response; returns False if it is over or not kept."""
-        if entry.is_over or not self._has(entry):
+        if entry.is_over or not self.has(entry):
             return False
         added = len(body) - len(entry.response.body)
         entry.response = replace(entry.response, body=body, status=status)
         self._grow(entry, added)
-        return self._has(entry)
+        return self.has(entry)
 
-    def drop(self, entry: _Entry) -> None:
-        """Forget a response that its maker gives up."""
-        if not entry.is_over and self._has(entry):
-            entry.stop = lambda: None
-            self._forget(entry)
-
-    def _has(self, entry: _Entry) -> bool:
+    def has(self, entry: _Entry) -> bool:
+        """Return whether a response is kept."""
         return self._entries.get(entry.key) is entry
 
     def _grow(self, entry: _Entry, num_bytes: int) -> None:
@@ -147,7 +153,8 @@ class LocalResponses:
         self._news.wake(entry.key)
         self._evict()
 
-    def _forget(self, entry: _Entry | None) -> bool:
+    def forget(self, entry: _Entry | None) -> bool:
+        """Keep a response no longer; returns False if there is none."""
         if entry is None:
             return False
         tenant = self._tenants[tenant_of(entry.key)]
@@ -166,30 +173,13 @@ class LocalResponses:
         while self._entries:
             oldest = next(iter(self._entries.values()))
             if time.monotonic() - oldest.created_s > limits.age_s:
-                self._forget(oldest)
+                self.forget(oldest)
             elif len(self._entries) > limits.num_responses:
-                self._forget(max(self._tenants.values(), key=lambda one: len(one.entries)).first_to_go())
+                self.forget(max(self._tenants.values(), key=lambda one: len(one.entries)).first_to_go())
             elif self._num_bytes > limits.num_bytes:
-                self._forget(max(self._tenants.values(), key=lambda one: one.num_bytes).first_to_go())
+                self.forget(max(self._tenants.values(), key=lambda one: one.num_bytes).first_to_go())
             else:
                 return
-
-
-class _LocalRunning:
-    """The `RunningResponse` of an entry."""
-
-    def __init__(self, store: LocalResponses, entry: _Entry) -> None:
-        self._store = store
-        self._entry = entry
-
-    def append(self, event: bytes) -> None:
-        self._store.append(self._entry, event)
-
-    async def finish(self, body: bytes, status: str) -> bool:
-        return self._store.end(self._entry, body, status)
-
-    def discard(self) -> None:
-        self._store.drop(self._entry)
 
 
 def open_response_store(limits: ResponseStoreLimits, settings: RedisSettings) -> ResponseStore:
