@@ -6,11 +6,11 @@ import ast
 import asyncio
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 from msgspec import inspect as types
@@ -19,7 +19,6 @@ from baton_router.http.calls import Call
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.route import PARAMETER, Route, Tag
 
-_Class: TypeAlias = types.StructType | types.DataclassType | types.TypedDictType | types.NamedTupleType
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = (
     "OpenAI's API with vLLM's further fields. Unknown fields are ignored and named in the header "
@@ -45,46 +44,25 @@ _PHRASES: Final = {499: "Client Closed Request"}
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Descriptions of a type's fields, inherited ones too, by their names in JSON; empty without source."""
+    """Descriptions of the fields of a class, inherited ones too, by name in JSON; empty without source."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         docs |= _own_docs(owner)
-    return {field.encode_name: docs[field.name] for field in _fields(kind) if field.name in docs}
+    node: Any = types.type_info(kind)
+    return {field.encode_name: docs[field.name] for field in node.fields if field.name in docs}
 
 
 def classes_of(kinds: Iterable[Any]) -> dict[str, type]:
-    """Return all classes with fields that some types are made of, by name."""
+    """Return all classes that some types are made of, by name."""
     found: dict[str, type] = {}
-    waiting: list[Any] = list(types.multi_type_info(kinds))
+    waiting = list(kinds)
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, _Class):
-            if node.cls.__name__ in found:
-                continue
-            found[node.cls.__name__] = node.cls
-        waiting += _parts(node)
+        kind = waiting.pop()
+        waiting += get_args(kind)
+        if isinstance(kind, type) and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            waiting += get_type_hints(kind).values()
     return found
-
-
-def _fields(kind: type) -> tuple[types.Field, ...]:
-    node = types.type_info(kind)
-    return node.fields if isinstance(node, _Class) else ()
-
-
-def _parts(node: types.Type) -> Iterator[types.Type]:
-    match node:
-        case types.StructType() | types.DataclassType() | types.TypedDictType() | types.NamedTupleType():
-            yield from (field.type for field in node.fields)
-        case types.UnionType():
-            yield from node.types
-        case types.CollectionType():
-            yield node.item_type
-        case types.TupleType():
-            yield from node.item_types
-        case types.DictType():
-            yield from (node.key_type, node.value_type)
-        case types.Metadata():
-            yield node.type
 
 
 @cache
@@ -138,8 +116,8 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     for name, kind in classes_of(types).items():
-        properties = components[name]["properties"]
-        for field, text in field_docs(kind).items():
+        properties = components.get(name, {}).get("properties")
+        for field, text in field_docs(kind).items() if properties else ():
             properties[field] = {**properties[field], "description": text}
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
