@@ -29,13 +29,6 @@ class Part:
     filename: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartData:
-    """Bytes of the part that began last."""
-
-    data: bytes
-
-
 class MultipartReader:
     """Reads one body. What follows its end is dropped.
 
@@ -56,8 +49,8 @@ class MultipartReader:
         self._has_begun = False
         self._num_parts = 0
 
-    def feed(self, data: bytes) -> Iterator[Part | PartData]:
-        """Yield what the next bytes of the body say.
+    def feed(self, data: bytes) -> Iterator[Part | bytes]:
+        """Yield what the next bytes of the body say: a part that begins, or bytes of the one that began last.
 
         Raises:
             InvalidRequestError: they are no part.
@@ -68,7 +61,7 @@ class MultipartReader:
             if self._is_in_part or not self._has_begun:
                 content, is_whole = self._content()
                 if content and self._has_begun:
-                    yield PartData(content)
+                    yield content
                 if not is_whole:
                     return
                 self._is_in_part, self._has_begun = False, True

@@ -11,7 +11,7 @@ import pytest
 from baton_core.errors import InvalidRequestError
 from baton_router.batches.partial_results import read_lines
 from baton_router.core.batches.batch_lines import MAX_ERRORS, BatchRequest, InputChecks, read_line
-from baton_router.http.multipart import MAX_HEADER_BYTES, MAX_PARTS, MultipartReader, Part, PartData
+from baton_router.http.multipart import MAX_HEADER_BYTES, MAX_PARTS, MultipartReader, Part
 
 CHAT = "/v1/chat/completions"
 
@@ -90,8 +90,8 @@ def read_form(content_type: str, body: bytes, step: int) -> list[tuple[str, str 
             match event:
                 case Part():
                     parts.append((event.name, event.filename, b""))
-                case PartData():
-                    parts[-1] = (*parts[-1][:2], parts[-1][2] + event.data)
+                case bytes():
+                    parts[-1] = (*parts[-1][:2], parts[-1][2] + event)
     reader.close()
     return parts
 

@@ -85,9 +85,9 @@ class _Form:
                     part = event
                     self._begin(part)
                 elif part.name == "file":
-                    await self._upload.write(event.data)
+                    await self._upload.write(event)
                 elif part.name in self._texts:
-                    self._texts[part.name] += event.data
+                    self._texts[part.name] += event
                     if len(self._texts[part.name]) > _MAX_FIELD_BYTES:
                         raise InvalidRequestError(part.name, "too long", f"at most {_MAX_FIELD_BYTES} bytes")
         reader.close()
