@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +20,7 @@ from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from baton_core.errors import InvalidConfigError
 from baton_router.http.app_state import AppState
 from baton_router.http.calls import RESUME_HEADER
 from baton_router.http.endpoint import Endpoint, require_key
@@ -31,7 +35,6 @@ from baton_router.http.middleware import (
     name_route,
 )
 from baton_router.http.openapi import describe
-from baton_router.http.operator_middleware import with_middleware
 from baton_router.http.page import DOCS
 from baton_router.http.route import PARAMETER
 from baton_router.http.routes import (
@@ -172,3 +175,37 @@ def why_absent(path: str, served: Collection[str]) -> str:
     """Return what is allowed in the place of a path that has no route; `served` are those that have one."""
     absent = _BELOW.sub(r"\1", path)
     return _SERVED if absent in served else _ROUTES.get(absent, _SERVED)
+
+
+def with_middleware(app: ASGIApp, names: Sequence[str]) -> ASGIApp:
+    """Return the application within the middleware that is named, the first one outermost.
+
+    A class is called with the application; a coroutine function gets a request and the next handler.
+
+    Raises:
+        InvalidConfigError: a name cannot be imported, or is neither.
+    """
+    for name in reversed(names):
+        app = _wrapped(app, name)
+    return app
+
+
+def _wrapped(app: ASGIApp, name: str) -> ASGIApp:
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    found: Any
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # a module may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise _refusal(name, f"which cannot be imported ({reason})") from error
+    if isinstance(found, type):
+        make: Callable[[ASGIApp], ASGIApp] = found
+        return make(app)
+    if inspect.iscoroutinefunction(found):
+        return BaseHTTPMiddleware(app, dispatch=found)
+    raise _refusal(name, f"which is a {type(found).__name__}")
+
+
+def _refusal(name: str, what: str) -> InvalidConfigError:
+    allowed = "a class of ASGI middleware, or a coroutine function of request and next handler"
+    return InvalidConfigError(f"--middleware is {name!r}, {what}; allowed: {allowed}")

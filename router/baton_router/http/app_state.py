@@ -13,7 +13,7 @@ from baton_router.http.response_stores.response_store import ResponseStore
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.process.generation_service import GenerationService
 from baton_router.process.http_settings import HttpSettings
-from baton_router.streams.loop_share import LoopShare
+from baton_router.streams.loop_turns import LoopShare
 from baton_service.keys import Keys
 
 

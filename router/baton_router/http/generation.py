@@ -17,7 +17,7 @@ from baton_router.http.calls import Call
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, GenerationRequest, PromptDelta
 from baton_router.requests.resumption import PreparedRequest
 from baton_router.streams.client_stream import ClientStream
-from baton_router.streams.loop_share import LoopShare
+from baton_router.streams.loop_turns import LoopShare
 
 _EVENTS_PER_PIECE: Final = 64
 

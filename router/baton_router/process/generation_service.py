@@ -33,9 +33,8 @@ from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory
 from baton_router.streams.call_memory import EmbedsMemory, LogprobsMemory
 from baton_router.streams.client_stream import ClientStream
-from baton_router.streams.loop_share import LoopShare
+from baton_router.streams.loop_turns import LoopShare, StreamTurns
 from baton_router.streams.request_spans import RequestSpans
-from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds

@@ -27,7 +27,7 @@ from baton_router.requests.generation import (
 )
 from baton_router.requests.request_text import RequestText
 from baton_router.requests.resumption import AcceptedRequest, ReceivedTokens, already_finished
-from baton_router.streams.stream_turns import StreamTurns
+from baton_router.streams.loop_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 
 MAX_WAITING_EVENTS: Final = 1024

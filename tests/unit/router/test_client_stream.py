@@ -16,7 +16,7 @@ from baton_router.core.router_events import FinishRequest, RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 from baton_router.requests.resumption import AcceptedRequest
 from baton_router.streams.client_stream import ClientStream
-from baton_router.streams.stream_turns import StreamTurns
+from baton_router.streams.loop_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer

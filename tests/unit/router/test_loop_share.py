@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from baton_router.streams.loop_share import LoopShare
+from baton_router.streams.loop_turns import LoopShare
 
 
 async def test_all_work_of_a_turn_that_has_time_left_is_done_in_it() -> None:
