@@ -1,4 +1,4 @@
-"""Turns of the router's loop: for long work, in pieces between other callbacks, and for readers of streams."""
+"""Turns of the router's loop: for long work, in pieces between other callbacks, and readers of streams."""
 
 from __future__ import annotations
 

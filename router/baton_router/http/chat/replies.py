@@ -72,12 +72,9 @@ class TopLogprob(msgspec.Struct, kw_only=True):
     bytes: list[int] | None
 
 
-class TokenLogprob(msgspec.Struct, kw_only=True):
+class TokenLogprob(TopLogprob, kw_only=True):
     """A token of the reply and its alternatives."""
 
-    token: str
-    logprob: float
-    bytes: list[int] | None
     top_logprobs: list[TopLogprob]
 
 
