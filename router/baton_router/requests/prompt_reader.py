@@ -106,7 +106,7 @@ class PromptReader:
         check_name("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
         check_name("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
         check_template_trust(request.prompt, self._limits)
-        priority = read_priority(request.priority)
+        name, priority = request.request_id or f"req-{secrets.token_hex(8)}", read_priority(request.priority)
         if request.pooling is not None:
             if adapter is not None:
                 raise InvalidRequestError(
@@ -116,7 +116,7 @@ class PromptReader:
                 request, request.pooling, self._tokenizer, pooling, max_model_len, self._model.vocab_size
             )
             return RequestSpec(
-                request_id=request.request_id or _new_name(),
+                request_id=name,
                 prompt_token_ids=token_ids,
                 params=_POOLING_PARAMS,
                 cache_salt=request.cache_salt,
@@ -130,7 +130,7 @@ class PromptReader:
         check_first_token(params, bad_words, held_off_token_ids(params, self._model.eos_token_ids))
         prompt = self._read_prompt(request, params, max_model_len)
         return RequestSpec(
-            request_id=request.request_id or _new_name(),
+            request_id=name,
             prompt_token_ids=prompt.token_ids,
             prompt_embeds=prompt.embeds,
             params=params,
@@ -176,7 +176,9 @@ class PromptReader:
             token_ids = self._tokenizer.encode_prompt(
                 request.prompt, add_special_tokens=request.add_special_tokens
             )
-            prompt = PromptTokens(token_ids=self._truncated(token_ids, request, params, max_model_len))
+            if (limit := request.truncate_prompt_tokens) is not None:
+                token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
+            prompt = PromptTokens(token_ids=token_ids)
         check_prompt(
             prompt.token_ids,
             max_model_len=max_model_len,
@@ -205,18 +207,6 @@ class PromptReader:
             raise InvalidRequestError("truncate_prompt_tokens", limit, "nothing beside prompt_embeds")
         return read(EmbedsLimits(hidden_size=self._model.embedding_size, max_model_len=max_model_len))
 
-    def _truncated(
-        self, token_ids: TokenIds, request: GenerationRequest, params: SamplingParams, max_model_len: int
-    ) -> TokenIds:
-        if request.truncate_prompt_tokens is not None:
-            limit = request.truncate_prompt_tokens
-            token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
-        return token_ids
-
-
-def _new_name() -> str:
-    return f"req-{secrets.token_hex(8)}"
-
 
 def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
     """Return the request with its `max_tokens` set: at most as many as fit beside the prompt.
@@ -240,15 +230,8 @@ def _check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int
     if params.n > limits.max_n_sequences:
         allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences or VLLM_MAX_N_SEQUENCES decides"
         raise InvalidRequestError("n", params.n, allowed)
-    most = limits.most_logprobs(vocab_size)
-    check_vocabulary(params, vocab_size=vocab_size, max_logprobs=most)
-    _check_processors(params, limits)
-
-
-def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:
-    if limits.is_in_process:
-        return
-    for processor in params.logits_processors:
+    check_vocabulary(params, vocab_size=vocab_size, max_logprobs=limits.most_logprobs(vocab_size))
+    for processor in () if limits.is_in_process else params.logits_processors:
         if not isinstance(processor, str):
             allowed = "names; functions can be called in process alone"
             raise InvalidRequestError("logits_processors", processor, allowed)
