@@ -11,7 +11,7 @@ from typing import Final
 
 from baton_core.requests.request_context import NamedWorkers
 from baton_proto.ext_proc import external_processor_pb2 as pb
-from baton_router.http.call_context import DECODE_HEADER, PREFILL_HEADER
+from baton_router.http.calls import DECODE_HEADER, PREFILL_HEADER
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 """Header, and key of the metadata beside it, with the addresses that the gateway tries in order."""

@@ -1,4 +1,4 @@
-"""One HTTP call as its route sees it: the request, and the ways to reply.
+"""One HTTP call as its route sees it: the request with its headers, and the ways to reply.
 
 Streams are server-sent events; how each is written is the route's dialect, mostly OpenAI's: `data: {...}` for
 each chunk, then `[DONE]`.
@@ -7,6 +7,7 @@ each chunk, then `[DONE]`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import chain
@@ -18,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.request_context import NamedWorkers, RequestContext, Slo
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import READ_WITHIN_S, drop_body
 from baton_router.http.comments import COMMENT, with_comments
@@ -27,11 +29,23 @@ from baton_router.http.ignored_fields import IGNORED_HEADER, Removal
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import REQUEST_NAME, RequestName
 from baton_router.http.picking import PICKING, Picking
-from baton_router.requests.validation import TRACEPARENT
+from baton_router.requests.validation import (
+    DATA_PARALLEL_KEY,
+    TRACEPARENT,
+    checked_session_id,
+    read_data_parallel_rank,
+    read_traceparent,
+)
 from baton_router.streams.body_memory import BodyReservation
 from baton_router.streams.client_stream import ClientStream
 
 RESUME_HEADER: Final = b"x-resume-token"
+SESSION_HEADER: Final = "x-session-id"
+TTFT_HEADER: Final = "x-slo-ttft-ms"
+TPOT_HEADER: Final = "x-slo-tpot-ms"
+PREFILL_HEADER: Final = "x-baton-prefill-worker"
+DECODE_HEADER: Final = "x-baton-decode-worker"
+"""Both name the workers that an endpoint picker has chosen for a request."""
 _HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -275,3 +289,45 @@ class Call(Generic[BodyT]):
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)
+
+
+def read_context(call: Call[Any], session_id: str | None, prompt_cache_key: str | None) -> RequestContext:
+    """Read a call's headers. The session is `session_id`, else that of its header, else `prompt_cache_key`.
+
+    Raises:
+        InvalidRequestError: a value is too long, or no number; the message names the field or header.
+    """
+    headers = call.request.headers
+    prefill, decode = headers.get(PREFILL_HEADER), headers.get(DECODE_HEADER)
+    named = {
+        "session_id": session_id,
+        SESSION_HEADER: headers.get(SESSION_HEADER),
+        "prompt_cache_key": prompt_cache_key,
+    }
+    sessions = [checked_session_id(field, name) for field, name in named.items() if name]
+    return RequestContext(
+        tenant=call.tenant,
+        session_id=sessions[0] if sessions else "",
+        data_parallel_rank=read_data_parallel_rank(
+            headers.get(DATA_PARALLEL_KEY), call.state.service.data_parallel_size
+        ),
+        named=NamedWorkers(prefill=prefill, decode=decode) if prefill and decode else None,
+        slo=Slo(ttft_s=_read_s(call, TTFT_HEADER), tpot_s=_read_s(call, TPOT_HEADER)),
+        traceparent=read_traceparent(headers.get(TRACEPARENT, "")),
+        arrived_s=call.arrived_s,
+        is_batch_line=call.is_batch_line,
+    )
+
+
+def _read_s(call: Call[Any], header: str) -> float | None:
+    """Return a header of milliseconds in seconds."""
+    text = call.request.headers.get(header)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (0 < value < math.inf):
+        raise InvalidRequestError(header, text, "milliseconds, over 0")
+    return value / 1e3

@@ -12,8 +12,7 @@ from msgspec import UNSET, UnsetType
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.packed_logprobs import PackedLogprobs
-from baton_router.http.call_context import read_context, read_resuming
-from baton_router.http.calls import Call
+from baton_router.http.calls import Call, read_context
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import as_list, lazily
 from baton_router.http.logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
@@ -23,6 +22,7 @@ from baton_router.http.sampling_fields import (
     SamplingFields,
     StreamOptions,
     check_stream_options,
+    read_resuming,
     read_sampling,
 )
 from baton_router.http.usage import Usage, usage_of

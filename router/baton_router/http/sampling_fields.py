@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.repetition import RepetitionDetectionParams
-from baton_router.http.call_context import read_context, read_resuming
-from baton_router.http.calls import Call
+from baton_router.http.calls import Call, read_context
 from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
 from baton_router.process.http_settings import AnswerSettings
-from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.generation import GenerationRequest, Resumption
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.resumption import read_resumption
 from baton_router.text.prompts import AnyPrompt
 
 _PLAIN: Final = (
@@ -323,3 +324,39 @@ def generation_requests(
         )
         for prompt, request_id in zip(prompts, names, strict=True)
     ]
+
+
+class ResumeFields(Protocol):
+    """Fields of a request that resume a broken stream."""
+
+    @property
+    def stream(self) -> bool | None: ...
+    @property
+    def request_id(self) -> str | None: ...
+    @property
+    def resume_token(self) -> str | None: ...
+    @property
+    def num_received_tokens(self) -> int | list[int] | None: ...
+
+
+def read_resuming(call: Call[Any], fields: ResumeFields, num_prompts: int = 1) -> Resumption | None:
+    """Return what the client already has, and give the call its former name; None for a new request.
+
+    Raises:
+        InvalidRequestError: a field does not go with the others, or the token is none; the message names it.
+    """
+    counts = fields.num_received_tokens
+    given = [counts] if isinstance(counts, int) else counts or []
+    resumption = read_resumption(fields.resume_token or "", given)
+    if resumption is None:
+        return None
+    if num_prompts > 1:
+        allowed = "beside one prompt: each has a token of its own"
+        raise InvalidRequestError("resume_token", f"beside {num_prompts} prompts", allowed)
+    if any(given) and not fields.stream:
+        allowed = "zeros, unless stream is true: other answers are whole"
+        raise InvalidRequestError("num_received_tokens", counts, allowed)
+    if fields.request_id is None:
+        name = call.state.service.resume_tokens.read(resumption.token, time.time()).request_id
+        call.name.adopt(name if name.isascii() else None)
+    return resumption

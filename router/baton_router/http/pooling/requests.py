@@ -11,8 +11,7 @@ import msgspec
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_core.worker.step_plan import PooledValues
-from baton_router.http.call_context import read_context
-from baton_router.http.calls import Call
+from baton_router.http.calls import Call, read_context
 from baton_router.http.chat.request import read_conversation
 from baton_router.http.generation import collect, generating
 from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields, PromptInput
