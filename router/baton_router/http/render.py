@@ -13,15 +13,15 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.calls import Call
-from baton_router.http.chat.request import chat_names, read_chat, release_conversation
+from baton_router.http.chat.request import chat_names, read_plan
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.completions.completions import read_completion
 from baton_router.http.completions.schemas import CompletionRequest
 from baton_router.http.generate import GenerateRequest, TokenSampling
 from baton_router.http.response_format import StructuredOutputs
 from baton_router.http.route import CONVERTING, Routes, Tag
-from baton_router.http.sampling_fields import RequestFields, generation_requests
-from baton_router.text.prompts import AnyPrompt
+from baton_router.http.sampling_fields import generation_requests
+from baton_router.requests.generation import GenerationRequest
 
 ROUTES: Final = Routes(method="POST", errors=CONVERTING)
 
@@ -41,11 +41,9 @@ async def render_chat(call: Call[ChatRequest]) -> None:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
         RequestError: as `GenerationService.prepare`.
     """
-    body, state = call.body, call.state
-    with chat_names(body):
-        plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
-        release_conversation(body)
-        (rendered,) = await _render(call, body, [plan.conversation], plan.sampling)
+    with chat_names(call.body):
+        _, requests = await read_plan(call, call.body)
+        (rendered,) = await _render(call, requests)
     await call.reply(rendered)
 
 
@@ -65,13 +63,11 @@ async def render_completion(call: Call[CompletionRequest]) -> None:
         RequestError: as `GenerationService.prepare`.
     """
     prompts, sampling = await read_completion(call)
-    await call.reply(await _render(call, call.body, prompts, sampling))
+    await call.reply(await _render(call, generation_requests(call, call.body, prompts, sampling)))
 
 
-async def _render(
-    call: Call[Any], body: RequestFields, prompts: Sequence[AnyPrompt], sampling: Mapping[str, Any]
-) -> list[GenerateRequest]:
-    requests = generation_requests(call, body, prompts, sampling)
+async def _render(call: Call[Any], requests: Sequence[GenerationRequest]) -> list[GenerateRequest]:
+    body, sampling = call.body, requests[0].sampling
     specs = [(await call.state.service.prepare(request)).accepted.spec for request in requests]
     call.room.release()
     if any(spec.prompt_embeds for spec in specs):

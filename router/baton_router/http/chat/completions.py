@@ -15,13 +15,12 @@ from baton_router.http.calls import Call
 from baton_router.http.chat.choices import ChoiceOptions, ChoiceWriter
 from baton_router.http.chat.output_parsers import ReasoningCounter, find_reasoning
 from baton_router.http.chat.replies import ChatChunk, ChatChunkChoice, ChatCompletion, ReplyTimings
-from baton_router.http.chat.request import ChatPlan, chat_names, read_chat, release_conversation
+from baton_router.http.chat.request import ChatPlan, chat_names, read_plan
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import lazily
 from baton_router.http.logprobs import PromptLogprobs, prompt_logprobs_of
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
-from baton_router.http.sampling_fields import generation_requests
 from baton_router.http.usage import CompletionTokensDetails, Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 
@@ -44,11 +43,9 @@ async def chat(call: Call[ChatRequest]) -> None:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
         RequestError: as `generating`.
     """
-    body, state = call.body, call.state
+    body = call.body
     with chat_names(body):
-        plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
-        release_conversation(body)
-        requests = generation_requests(call, body, [plan.conversation], plan.sampling)
+        plan, requests = await read_plan(call, body)
         async with generating(call, requests, is_resumable=True) as generation:
             reply = ChatReply(call, plan, generation)
             del plan, requests  # a conversation can be large, and a reply takes long

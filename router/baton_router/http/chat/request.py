@@ -12,11 +12,13 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.http.calls import Call
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.errors import renamed
-from baton_router.http.sampling_fields import check_request, fill_in, read_sampling
+from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
 from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.generation import GenerationRequest
 from baton_router.text.chat_template import Conversation
 
 _REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
@@ -79,12 +81,6 @@ def read_conversation(fields: ConversationFields) -> Conversation:
         template=fields.chat_template,
         template_arguments=_template_arguments(fields),
     )
-
-
-def release_conversation(body: ChatRequest) -> None:
-    """Release the fields that the conversation was read from."""
-    body.messages = []
-    body.tools = body.documents = body.chat_template_kwargs = None
 
 
 def _template_arguments(fields: ConversationFields) -> Mapping[str, Any]:
@@ -155,6 +151,21 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
     if sampling["max_tokens"] is None and defaults.max_tokens != _SHORT:
         sampling["max_tokens"] = defaults.max_tokens
     return ChatPlan(conversation=conversation, sampling=sampling, tool_use=tool_use)
+
+
+async def read_plan(call: Call[Any], body: ChatRequest) -> tuple[ChatPlan, list[GenerationRequest]]:
+    """Read the chat that a call asks for; returns it with its one request.
+
+    It releases the fields of the body that the conversation is read from: they can be large.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    state = call.state
+    plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
+    body.messages = []
+    body.tools = body.documents = body.chat_template_kwargs = None
+    return plan, generation_requests(call, body, [plan.conversation], plan.sampling)
 
 
 def exclude_unused_tools(body: ChatRequest, settings: HttpSettings) -> None:

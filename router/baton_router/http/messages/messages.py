@@ -11,9 +11,8 @@ from baton_router.http.chat.request import (
     ChatPlan,
     chat_names,
     exclude_unused_tools,
-    read_chat,
     read_conversation,
-    release_conversation,
+    read_plan,
 )
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import renamed
@@ -34,7 +33,6 @@ from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.route import CONVERTING, GENERATING, Routes, Tag
-from baton_router.http.sampling_fields import generation_requests
 from baton_router.requests.generation import Delta, Finished
 
 ROUTES: Final = Routes(method="POST", tag=Tag.MESSAGES, dialect=ANTHROPIC)
@@ -63,16 +61,13 @@ async def create_message(call: Call[MessagesRequest]) -> None:
         RequestError: as `generating`.
     """
     read_query(call, MessagesQuery)
-    state = call.state
-    has_reasoning = bool(state.settings.reasoning_parser)
+    has_reasoning = bool(call.state.settings.reasoning_parser)
     is_streamed = bool(call.body.stream)
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=has_reasoning)
         call.body.messages = []
         with chat_names(body):
-            plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
-            release_conversation(body)
-            requests = generation_requests(call, body, [plan.conversation], plan.sampling)
+            plan, requests = await read_plan(call, body)
             async with generating(call, requests) as generation:
                 reply = MessageReply(call, body, plan, generation)
                 del plan, requests  # a conversation can be large, and a reply takes long

@@ -7,7 +7,7 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
-from baton_router.http.chat.request import chat_names, read_chat, release_conversation
+from baton_router.http.chat.request import chat_names, read_plan
 from baton_router.http.errors import failure_of, renamed
 from baton_router.http.generation import generating
 from baton_router.http.response_stores.response_store import response_key
@@ -22,7 +22,6 @@ from baton_router.http.responses.request import RESPONSE_NAMES
 from baton_router.http.responses.response_reply import ResponseReply
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
-from baton_router.http.sampling_fields import generation_requests
 
 ROUTES: Final = Routes(method="POST", tag=Tag.RESPONSES, errors=GENERATING)
 
@@ -59,9 +58,7 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
         body.input = []
         del earlier
         with chat_names(chat):
-            plan = await call.read(read_chat, chat, state.settings, state.service.model.sampling_defaults)
-            release_conversation(chat)
-            requests = generation_requests(call, chat, [plan.conversation], plan.sampling)
+            plan, requests = await read_plan(call, chat)
             async with generating(call, requests, outlives_client=bool(body.background)) as generation:
                 reply = ResponseReply(call, chat, plan, generation, is_stored=is_stored)
                 del plan, requests  # a conversation can be large, and a reply takes long
