@@ -123,8 +123,8 @@ def row_of(flag: Flag) -> tuple[str, str, str, str]:
     allowed = (
         "" if flag.kind is bool else re.sub(r" to \d{10,}", "", flag.allowed).replace("text in UTF-8", "text")
     )
-    if flag.choices is not None:
-        allowed = ", ".join(f"`{choice}`" for choice in flag.choices)
+    if isinstance(flag.values, tuple):
+        allowed = ", ".join(f"`{choice}`" for choice in flag.values)
     return name, meaning.rstrip(" ;,(") or flag.field.replace("_", " "), marked(default), allowed
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from baton.commands.client_arguments import SERVER_URL
 from baton.commands.security_arguments import KEY
 from baton.config.environment import KEY_VARIABLES
-from baton.config.flags import Flag
+from baton.config.flags import Flag, Range
 
 BATCH_FLAGS: Final = (
     Flag(
@@ -25,14 +25,13 @@ BATCH_FLAGS: Final = (
         "folder of the answers so far where --output-file is a URL",
         metavar="FOLDER",
     ),
-    Flag("--max-inflight", int, 64, "requests at a time", low=1, high=65_536, metavar="N"),
+    Flag("--max-inflight", int, 64, "requests at a time", Range(1, 65_536), metavar="N"),
     Flag(
         "--priority",
         int,
         4,
         "priority of requests that name none, at servers of Baton; lower values come first",
-        low=-(2**31),
-        high=2**31 - 1,
+        Range(-(2**31), 2**31 - 1),
         metavar="N",
     ),
     Flag(
@@ -41,15 +40,14 @@ BATCH_FLAGS: Final = (
         None,
         "the server of OpenAI's interface that answers, such as http://127.0.0.1:8000/v1; default: one that "
         "is started for the batch",
-        pattern=SERVER_URL,
-        metavar="URL",
+        SERVER_URL,
     ),
     Flag(
         "--api-key",
         str,
         None,
         f"a key of the server; default: {' or '.join(KEY_VARIABLES)} of the environment",
-        pattern=KEY,
+        KEY,
         metavar="KEY",
     ),
     Flag(

@@ -8,31 +8,34 @@ from typing import Final
 
 from baton.config.engine_arg_fields import flags_of
 from baton.config.engine_args import EngineArgs
-from baton.config.flags import Flag, Pattern
+from baton.config.flags import MAX_INT, NATURAL, OVER_0, POSITIVE, SHARE_OVER_0, Flag, Pattern, Range
 
-_MAX_INT: Final = 2**31 - 1
 _MAX_SECONDS: Final = 10**6
 _NUMBER: Final = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
 _RATE: Final = Pattern(
     rf"inf|{_NUMBER}(e[+-]?[0-9])?",
     "inf, or a number over 0 such as 0.5, 4 or 1e3, with up to 9 digits before and after its point",
+    "RPS",
 )
 _PERCENTS: Final = Pattern(
     r"(100|[0-9]{1,2}(\.[0-9]{1,4})?)(,(100|[0-9]{1,2}(\.[0-9]{1,4})?)){0,15}",
     "percents from 0 to 100, such as 50,90,99.9",
+    "PERCENTS",
 )
-_LATENCIES: Final = Pattern(r"(ttft|tpot|itl|e2el)(,(ttft|tpot|itl|e2el)){0,3}", "some of ttft,tpot,itl,e2el")
-_LIMIT: Final = Pattern(rf"(ttft|tpot|e2el):{_NUMBER}", "ttft:MS, tpot:MS or e2el:MS")
-_PAIR: Final = Pattern(r"[^=\x00-\x1f\x7f]{1,128}=[^\x00-\x1f\x7f]{0,4000}", "KEY=VALUE")
-_URL: Final = Pattern(r"|https?://[^\s]{1,2000}", "http://host:port or https://host:port")
-_ENDPOINT: Final = Pattern(r"|/[^\s]{0,1000}", "a path that begins with /")
-_ID_PREFIX: Final = Pattern(r"[\x21-\x7e]{0,100}", "up to 100 visible characters of ASCII")
+_LATENCIES: Final = Pattern(
+    r"(ttft|tpot|itl|e2el)(,(ttft|tpot|itl|e2el)){0,3}", "some of ttft,tpot,itl,e2el", "NAMES"
+)
+_LIMIT: Final = Pattern(rf"(ttft|tpot|e2el):{_NUMBER}", "ttft:MS, tpot:MS or e2el:MS", "LIMIT")
+_PAIR: Final = Pattern(r"[^=\x00-\x1f\x7f]{1,128}=[^\x00-\x1f\x7f]{0,4000}", "KEY=VALUE", "KEY=VALUE")
+_URL: Final = Pattern(r"|https?://[^\s]{1,2000}", "http://host:port or https://host:port", "URL")
+_ENDPOINT: Final = Pattern(r"|/[^\s]{0,1000}", "a path that begins with /", "PATH")
+_ID_PREFIX: Final = Pattern(r"[\x21-\x7e]{0,100}", "up to 100 visible characters of ASCII", "PREFIX")
 _BACKENDS: Final = ("openai", "vllm", "openai-chat", "baton-grpc")
 DATASETS: Final = ("random", "sharegpt", "prefix_repetition", "custom", "trace")
 
 
 def _length(name: str, default: int | None, text: str, low: int = 1) -> Flag:
-    return Flag(name, int, default, text, low=low, high=_MAX_INT)
+    return Flag(name, int, default, text, Range(low, MAX_INT))
 
 
 TARGET_FLAGS: Final = (
@@ -43,32 +46,16 @@ TARGET_FLAGS: Final = (
         "completions (openai or vllm), chats, or a Baton router over gRPC",
         _BACKENDS,
     ),
-    Flag("--base-url", str, "", "the server, instead of --host and --port", pattern=_URL, metavar="URL"),
+    Flag("--base-url", str, "", "the server, instead of --host and --port", _URL),
     Flag("--host", str, "127.0.0.1", "host of the server"),
-    Flag("--port", int, None, "port of the server; default: 8000, with baton-grpc 8100", low=1, high=65_535),
-    Flag(
-        "--endpoint",
-        str,
-        "",
-        "path of the route; default: that of the backend",
-        pattern=_ENDPOINT,
-        metavar="PATH",
-    ),
+    Flag("--port", int, None, "port of the server; default: 8000, with baton-grpc 8100", Range(1, 65_535)),
+    Flag("--endpoint", str, "", "path of the route; default: that of the backend", _ENDPOINT),
     Flag("--model", str, "", "name, folder or id; default: the first that the server lists"),
     Flag("--served-model-name", str, "", "the name to ask for; default: --model", metavar="NAME"),
     Flag(
         "--api-key", str, "", "key for the server; default: OPENAI_API_KEY of the environment", metavar="KEY"
     ),
-    Flag(
-        "--header",
-        str,
-        (),
-        "header of every request; repeatable",
-        pattern=_PAIR,
-        is_list=True,
-        nargs="+",
-        metavar="KEY=VALUE",
-    ),
+    Flag("--header", str, (), "header of every request; repeatable", _PAIR, is_list=True, nargs="+"),
     Flag(
         "--ssl-ca-certs",
         str,
@@ -82,43 +69,37 @@ TARGET_FLAGS: Final = (
         str,
         "",
         "x-request-id of each request is this and a number; default: the server's",
-        pattern=_ID_PREFIX,
-        metavar="PREFIX",
+        _ID_PREFIX,
     ),
     Flag(
         "--ready-check-timeout-sec",
         float,
         0.0,
         "seconds to wait until the server answers a request",
-        low=0,
-        high=_MAX_SECONDS,
+        Range(0, _MAX_SECONDS),
     ),
     Flag(
         "--request-timeout",
         float,
         600.0,
         "seconds that a request may take",
-        low=0,
-        high=_MAX_SECONDS,
-        is_low_open=True,
+        Range(0, _MAX_SECONDS, is_low_open=True),
     ),
     Flag("--ignore-eos", bool, False, "have every answer be as long as asked for; no part of OpenAI's API"),
-    Flag("--temperature", float, 0.0, "0 is greedy", low=0, high=100),
-    Flag("--top-p", float, None, "default: the server's", low=0, high=1, is_low_open=True),
-    Flag("--top-k", int, None, "default: the server's; no part of OpenAI's API", low=-1, high=_MAX_INT),
-    Flag("--min-p", float, None, "default: the server's; no part of OpenAI's API", low=0, high=1),
-    Flag("--presence-penalty", float, None, "default: the server's", low=-2, high=2),
-    Flag("--frequency-penalty", float, None, "default: the server's", low=-2, high=2),
+    Flag("--temperature", float, 0.0, "0 is greedy", Range(0, 100)),
+    Flag("--top-p", float, None, "default: the server's", SHARE_OVER_0),
+    Flag("--top-k", int, None, "default: the server's; no part of OpenAI's API", Range(-1, MAX_INT)),
+    Flag("--min-p", float, None, "default: the server's; no part of OpenAI's API", Range(0, 1)),
+    Flag("--presence-penalty", float, None, "default: the server's", Range(-2, 2)),
+    Flag("--frequency-penalty", float, None, "default: the server's", Range(-2, 2)),
     Flag(
         "--repetition-penalty",
         float,
         None,
         "default: the server's; no part of OpenAI's API",
-        low=0,
-        high=100,
-        is_low_open=True,
+        Range(0, 100, is_low_open=True),
     ),
-    Flag("--logprobs", int, None, "most likely tokens to return beside each token", low=0, high=_MAX_INT),
+    Flag("--logprobs", int, None, "most likely tokens to return beside each token", NATURAL),
     Flag("--extra-body", dict, None, "JSON with more fields of every request", metavar="JSON"),
 )
 TOKEN_FLAGS: Final = (
@@ -136,7 +117,7 @@ TOKEN_FLAGS: Final = (
 DATASET_FLAGS: Final = (
     Flag("--dataset-name", str, "random", "dataset of the requests", DATASETS),
     Flag("--dataset-path", str, "", "file of sharegpt, custom and trace", metavar="FILE"),
-    Flag("--num-prompts", int, 1000, "requests", low=1, high=10**7),
+    Flag("--num-prompts", int, 1000, "requests", Range(1, 10**7)),
     _length("--input-len", None, "the same as the input length of the dataset"),
     _length("--output-len", None, "the same as the output length of the dataset"),
     _length("--random-input-len", 1024, "tokens of a prompt behind the prefix"),
@@ -146,8 +127,7 @@ DATASET_FLAGS: Final = (
         float,
         0.0,
         "lengths are sampled from this share below to this share above",
-        low=0,
-        high=1,
+        Range(0, 1),
     ),
     _length("--random-prefix-len", 0, "tokens that all prompts begin with", low=0),
     _length("--prefix-repetition-prefix-len", 256, "tokens of a prefix"),
@@ -158,17 +138,15 @@ DATASET_FLAGS: Final = (
         "--sharegpt-output-len", None, "tokens of every answer; default: those of the answer in the file"
     ),
     _length("--custom-output-len", 256, "tokens of an answer whose line has no output_tokens"),
-    Flag(
-        "--trace-speedup", float, 1.0, "speedup of the trace's arrivals", low=0, high=10**9, is_low_open=True
-    ),
-    Flag("--trace-divisor", int, 1, "divisor of its prompts' lengths; it divides 512", low=1, high=512),
-    Flag("--trace-output-divisor", int, 1, "divisor of its answers' lengths", low=1, high=_MAX_INT),
-    Flag("--trace-every", int, 1, "only one of so many of its conversations", low=1, high=_MAX_INT),
+    Flag("--trace-speedup", float, 1.0, "speedup of the trace's arrivals", OVER_0),
+    Flag("--trace-divisor", int, 1, "divisor of its prompts' lengths; it divides 512", Range(1, 512)),
+    Flag("--trace-output-divisor", int, 1, "divisor of its answers' lengths", POSITIVE),
+    Flag("--trace-every", int, 1, "only one of so many of its conversations", POSITIVE),
     Flag("--trace-sessions", bool, False, "name each request's conversation in the header x-session-id"),
     Flag("--disable-shuffle", bool, False, "take the lines of a file in their order"),
     Flag("--no-oversample", bool, False, "do not begin again a file with too few prompts"),
 )
-_SEED: Final = Flag("--seed", int, 0, "seed of prompts and arrivals", low=0, high=2**31 - 1)
+_SEED: Final = Flag("--seed", int, 0, "seed of prompts and arrivals", Range(0, 2**31 - 1))
 PACE_FLAGS: Final = (
     _SEED,
     Flag(
@@ -176,11 +154,9 @@ PACE_FLAGS: Final = (
         float,
         1.0,
         "1: Poisson arrivals; less comes in bursts, more evenly",
-        low=0,
-        high=10**6,
-        is_low_open=True,
+        Range(0, 10**6, is_low_open=True),
     ),
-    Flag("--num-warmups", int, 0, "requests before the measurement", low=0, high=10**6),
+    Flag("--num-warmups", int, 0, "requests before the measurement", Range(0, 10**6)),
 )
 ONE_PACE_FLAGS: Final = (
     Flag(
@@ -188,32 +164,21 @@ ONE_PACE_FLAGS: Final = (
         str,
         None,
         "requests per second; default: inf, all at once; of a trace: its own times",
-        pattern=_RATE,
-        metavar="RPS",
+        _RATE,
     ),
     _length("--max-concurrency", None, "requests at a time; default: as many as are due"),
     Flag("--ramp-up-strategy", str, None, "change of the rate over the run", ("linear", "exponential")),
-    Flag("--ramp-up-start-rps", float, None, "rate at the start", low=0, high=10**9, is_low_open=True),
-    Flag("--ramp-up-end-rps", float, None, "rate at the end", low=0, high=10**9, is_low_open=True),
+    Flag("--ramp-up-start-rps", float, None, "rate at the start", OVER_0),
+    Flag("--ramp-up-end-rps", float, None, "rate at the end", OVER_0),
 )
 SWEEP_FLAGS: Final = (
-    Flag(
-        "--request-rates",
-        str,
-        (),
-        "requests per second of each point",
-        pattern=_RATE,
-        is_list=True,
-        nargs="+",
-        metavar="RPS",
-    ),
+    Flag("--request-rates", str, (), "requests per second of each point", _RATE, is_list=True, nargs="+"),
     Flag(
         "--max-concurrencies",
         int,
         (),
         "requests at a time of each point; with --request-rates every pair of both",
-        low=1,
-        high=_MAX_INT,
+        POSITIVE,
         is_list=True,
         nargs="+",
         metavar="N",
@@ -225,27 +190,12 @@ RESULT_FLAGS: Final = (
         str,
         (),
         "limits in ms that count as good: ttft:200 tpot:50 e2el:2000, or some of them",
-        pattern=_LIMIT,
+        _LIMIT,
         is_list=True,
         nargs="+",
-        metavar="LIMIT",
     ),
-    Flag(
-        "--percentile-metrics",
-        str,
-        "ttft,tpot,itl,e2el",
-        "latencies to print",
-        pattern=_LATENCIES,
-        metavar="NAMES",
-    ),
-    Flag(
-        "--metric-percentiles",
-        str,
-        "50,90,99",
-        "percentiles of each latency",
-        pattern=_PERCENTS,
-        metavar="PERCENTS",
-    ),
+    Flag("--percentile-metrics", str, "ttft,tpot,itl,e2el", "latencies to print", _LATENCIES),
+    Flag("--metric-percentiles", str, "50,90,99", "percentiles of each latency", _PERCENTS),
     Flag("--label", str, "", "label of the result; default: the backend"),
     Flag("--save-result", bool, False, "write all figures to a file of JSON"),
     Flag("--append-result", bool, False, "add them to that file as a line, where it exists"),
@@ -254,16 +204,7 @@ RESULT_FLAGS: Final = (
         "--result-dir", str, "", "folder of that file, made if it is missing; default: here", metavar="FOLDER"
     ),
     Flag("--result-filename", str, "", "default: made of label, rate, model and time", metavar="FILE"),
-    Flag(
-        "--metadata",
-        str,
-        (),
-        "fields to add to that file",
-        pattern=_PAIR,
-        is_list=True,
-        nargs="+",
-        metavar="KEY=VALUE",
-    ),
+    Flag("--metadata", str, (), "fields to add to that file", _PAIR, is_list=True, nargs="+"),
     Flag("--disable-tqdm", bool, False, "show no bar"),
     Flag("--plot", str, "", "draw the result: a .png, .svg or .pdf; needs baton[simulate]", metavar="FILE"),
 )
@@ -275,8 +216,8 @@ LATENCY_FLAGS: Final = (
     _length("--input-len", 32, "tokens of each prompt"),
     _length("--output-len", 128, "tokens of each answer"),
     _length("--batch-size", 8, "requests at a time"),
-    Flag("--num-iters-warmup", int, 10, "batches before the measurement", low=0, high=10**6),
-    Flag("--num-iters", int, 30, "batches that are measured", low=1, high=10**6),
+    Flag("--num-iters-warmup", int, 10, "batches before the measurement", Range(0, 10**6)),
+    Flag("--num-iters", int, 30, "batches that are measured", Range(1, 10**6)),
     *_OUTPUT,
 )
 THROUGHPUT_FLAGS: Final = (*DATASET_FLAGS, _length("--n", 1, "answers to each prompt"), *_OUTPUT)

@@ -7,24 +7,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton.commands.security_arguments import CLIENT_SECURITY_FLAGS
-from baton.config.flags import ADDRESS, ENDPOINT, Flag, Pattern
+from baton.config.flags import ADDRESS, ENDPOINT, MAX_INT, POSITIVE, SHARE_OVER_0, Flag, Pattern, Range
 from baton_core.sessions.worker_info import Role
 
-_MAX_INT: Final = 2**31 - 1
 _ROUTER: Final = (
-    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", ADDRESS),
     *CLIENT_SECURITY_FLAGS,
 )
-SERVER_URL: Final = Pattern(r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1")
+SERVER_URL: Final = Pattern(
+    r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1", "URL"
+)
 _FORCE: Final = Flag("--force", bool, False, "even if no worker is left that prefills, or none that decodes")
 _WAIT: Final = Flag(
     "--wait",
     float,
     None,
     "wait until the worker is empty, so many seconds at most; default: do not wait",
-    low=0,
-    high=86_400,
-    is_low_open=True,
+    Range(0, 86_400, is_low_open=True),
     metavar="SECONDS",
 )
 _TIMEOUT: Final = Flag(
@@ -32,9 +31,7 @@ _TIMEOUT: Final = Flag(
     float,
     600.0,
     "seconds that running requests and the workers' loading may take",
-    low=0,
-    high=86_400,
-    is_low_open=True,
+    Range(0, 86_400, is_low_open=True),
     metavar="SECONDS",
 )
 
@@ -80,32 +77,31 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 CLIENT_FLAGS: Final = (
-    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8100", "the router's gRPC port", ADDRESS),
     Flag(
         "--url",
         str,
         None,
         "ask any server of OpenAI's HTTP interface instead, such as http://127.0.0.1:8000/v1",
-        pattern=SERVER_URL,
-        metavar="URL",
+        SERVER_URL,
     ),
     Flag("--model-name", str, "", "one of the served names; default: the first"),
-    Flag("--wait", float, 0.0, "seconds to wait until the router can serve", low=0, high=86_400),
+    Flag("--wait", float, 0.0, "seconds to wait until the router can serve", Range(0, 86_400)),
     *CLIENT_SECURITY_FLAGS,
 )
 
 
 SAMPLING_FLAGS: Final = (
-    Flag("--temperature", float, None, "0 is greedy; default: the model's", low=0),
-    Flag("--top-p", float, None, "default: the model's", low=0, high=1, is_low_open=True),
-    Flag("--top-k", int, None, "0 or -1 is all tokens; default: the model's", low=-1, high=_MAX_INT),
-    Flag("--seed", int, None, "-1, the default, lets the router choose", low=-(2**63), high=2**63 - 1),
+    Flag("--temperature", float, None, "0 is greedy; default: the model's", Range(0)),
+    Flag("--top-p", float, None, "default: the model's", SHARE_OVER_0),
+    Flag("--top-k", int, None, "0 or -1 is all tokens; default: the model's", Range(-1, MAX_INT)),
+    Flag("--seed", int, None, "-1, the default, lets the router choose", Range(-(2**63), 2**63 - 1)),
 )
 
 
 COMPLETE_FLAGS: Final = (
-    Flag("--max-tokens", int, 64, "most tokens to generate", low=1, high=_MAX_INT),
-    Flag("--n", int, 1, "sequences to generate", low=1, high=16_384),
+    Flag("--max-tokens", int, 64, "most tokens to generate", POSITIVE),
+    Flag("--n", int, 1, "sequences to generate", Range(1, 16_384)),
     Flag("--chat", bool, False, "ask as a user, with the chat template"),
     Flag("--quick", bool, False, "a prompt follows, as without it, or -q"),
     Flag(
@@ -113,24 +109,23 @@ COMPLETE_FLAGS: Final = (
         str,
         (),
         "another router of the fleet, to go on at where one is lost; repeatable",
-        pattern=ADDRESS,
+        ADDRESS,
         is_list=True,
-        metavar="HOST:PORT",
     ),
 )
 
 
 CHAT_FLAGS: Final = (
-    Flag("--max-tokens", int, 512, "most tokens of an answer", low=1, high=_MAX_INT),
+    Flag("--max-tokens", int, 512, "most tokens of an answer", POSITIVE),
     Flag("--quick", str, None, "answer this message alone, or -q", metavar="TEXT"),
     Flag("--system", str, "", "system message before the conversation"),
 )
 
 
 KV_EVENTS_FLAGS: Final = (
-    Flag("endpoint", str, None, "address where the worker publishes", pattern=ENDPOINT, metavar="ENDPOINT"),
-    Flag("--replay", str, None, "the worker's replay_endpoint; default: only new events", pattern=ENDPOINT),
-    Flag("--from", int, 0, "sequence number to begin with", low=0, high=2**63 - 1, metavar="N"),
+    Flag("endpoint", str, None, "address where the worker publishes", ENDPOINT, metavar="ENDPOINT"),
+    Flag("--replay", str, None, "the worker's replay_endpoint; default: only new events", ENDPOINT),
+    Flag("--from", int, 0, "sequence number to begin with", Range(0, 2**63 - 1), metavar="N"),
     Flag("--topic", str, "", "topic that is subscribed to; default: all"),
     Flag(
         "--curve-server-key",
@@ -144,12 +139,7 @@ KV_EVENTS_FLAGS: Final = (
 
 DRAIN_FLAGS: Final = (
     Flag(
-        "--address",
-        str,
-        "127.0.0.1:9100",
-        "the worker's --metrics-port, at the loopback interface",
-        pattern=ADDRESS,
-        metavar="HOST:PORT",
+        "--address", str, "127.0.0.1:9100", "the worker's --metrics-port, at the loopback interface", ADDRESS
     ),
     _WAIT,
     *CLIENT_SECURITY_FLAGS,
@@ -157,14 +147,14 @@ DRAIN_FLAGS: Final = (
 
 
 AUTOSCALE_FLAGS: Final = (
-    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", ADDRESS),
     *CLIENT_SECURITY_FLAGS,
     Flag("--json", bool, False, "print the recommendations as JSON"),
 )
 
 
 EXPLAIN_FLAGS: Final = (
-    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", ADDRESS),
     *CLIENT_SECURITY_FLAGS,
     Flag("--json", bool, False, "print what the router answers, as it is"),
 )

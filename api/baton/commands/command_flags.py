@@ -40,7 +40,7 @@ from baton.commands.security_arguments import (
 from baton.commands.simulate_arguments import CAPACITY_FLAGS, SIMULATION_FLAGS
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
-from baton.config.flags import ADDRESS, MODEL, NAME, Flag
+from baton.config.flags import ADDRESS, MODEL, NAME, Flag, Range
 from baton_core.sessions.session import DEFAULT_TIMINGS
 
 
@@ -73,7 +73,7 @@ MODEL_FLAGS: Final = (
         str,
         None,
         "a folder or a Hugging Face id; default: the bundled model",
-        pattern=MODEL,
+        MODEL,
         metavar="MODEL",
         nargs="?",
     ),
@@ -100,8 +100,7 @@ FLEET_FLAGS: Final = (
         DEFAULT_TIMINGS.dead_after_s,
         "seconds of silence after which a router and a worker give each other up; longer where processes "
         "wait long for a core",
-        low=1,
-        high=600,
+        Range(1, 600),
     ),
 )
 """Flags by which routers and workers find each other."""
@@ -115,15 +114,14 @@ WORKER_PROCESS_FLAGS: Final = (
         int,
         5,
         "niceness of the workers: with 1 or more a router on the same machine goes before them",
-        low=0,
-        high=19,
+        Range(0, 19),
     ),
 )
 LAUNCHER_FLAGS: Final = flags_of(EngineArgs, Part.LAUNCHER)
 LAUNCH_FLAGS: Final = (
-    Flag("--prefill-workers", int, 1, "prefill workers", low=0, high=1024, metavar="N"),
-    Flag("--decode-workers", int, 1, "decode workers", low=0, high=1024, metavar="N"),
-    Flag("--mixed", int, 0, "workers that do both", low=0, high=1024, metavar="N"),
+    Flag("--prefill-workers", int, 1, "prefill workers", Range(0, 1024), metavar="N"),
+    Flag("--decode-workers", int, 1, "decode workers", Range(0, 1024), metavar="N"),
+    Flag("--mixed", int, 0, "workers that do both", Range(0, 1024), metavar="N"),
     Flag("--headless", bool, False, "start the ranks of this machine alone, as any --node-rank over 0 does"),
     Flag(
         "--metrics-port",
@@ -131,8 +129,7 @@ LAUNCH_FLAGS: Final = (
         None,
         "port of the first worker's /metrics and /health, the next worker's is the next one; 0 takes any; "
         "default: none, and the router tells of the workers",
-        low=0,
-        high=64_511,
+        Range(0, 64_511),
     ),
     Flag(
         "--cpu-bind",
@@ -158,19 +155,17 @@ WORKER_FLAGS: Final = (
         str,
         (),
         "router to serve; repeatable; with --redis those that are registered there are found",
-        pattern=ADDRESS,
+        ADDRESS,
         is_list=True,
-        metavar="HOST:PORT",
     ),
-    Flag("--worker-id", str, None, "name of the worker; default: role and a random part", pattern=NAME),
+    Flag("--worker-id", str, None, "name of the worker; default: role and a random part", NAME),
     Flag("--peer-address", str, "tcp://127.0.0.1:0", "address to listen at for other workers"),
     Flag(
         "--kv-port",
         int,
         0,
         "port at which other workers read KV blocks over TCP, on the host of --peer-address; 0 takes any",
-        low=0,
-        high=65_535,
+        Range(0, 65_535),
     ),
     Flag(
         "--advertise-host",
@@ -185,25 +180,22 @@ WORKER_FLAGS: Final = (
         None,
         "port of /metrics and of probes, on the host of --peer-address; 0 takes any; default: none, and the "
         "router tells of this worker",
-        low=0,
-        high=65_535,
+        Range(0, 65_535),
     ),
     Flag(
         "--health-port",
         int,
         None,
         "port of gRPC's health service, in plain text, on that host; 0 takes any; default: none",
-        low=0,
-        high=65_535,
+        Range(0, 65_535),
     ),
-    Flag("--num-workers", int, 1, "workers that share this machine's memory", low=1, high=1024),
+    Flag("--num-workers", int, 1, "workers that share this machine's memory", Range(1, 1024)),
     Flag(
         "--num-threads",
         int,
         0,
         "threads of a step; 0 is one for each core of --cpu-bind, else torch's choice",
-        low=0,
-        high=1024,
+        Range(0, 1024),
     ),
     Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),
     Flag("--gpu-bind", str, "none", "GPUs to compute on, such as 0,1; none leaves it to the system"),
@@ -212,8 +204,7 @@ WORKER_FLAGS: Final = (
         int,
         None,
         "workers that share these GPUs' memory; default: --num-workers",
-        low=1,
-        high=1024,
+        Range(1, 1024),
     ),
     *WORKER_PROCESS_FLAGS,
 )

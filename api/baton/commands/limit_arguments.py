@@ -5,23 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from baton.config.flags import BYTES, Flag, Pattern
+from baton.config.flags import BYTES, MAX_INT, NATURAL, OVER_0, POSITIVE, Flag, Pattern, Range
 
 if TYPE_CHECKING:
     from baton_router.batches.batch_limits import BatchLimits
     from baton_router.process.admission_settings import AdmissionSettings
     from baton_router.process.http_settings import ConnectionLimits, ResponseStoreLimits
 
-_MAX_INT: Final = 2**31 - 1
 _COUNT: Final = r"0*[1-9][0-9]{0,11}"
 _SECONDS: Final = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
 _SLO: Final = Pattern(
     rf"ttft={_SECONDS}(,tpot={_SECONDS})?|tpot={_SECONDS}",
     "ttft=SECONDS, tpot=SECONDS or ttft=SECONDS,tpot=SECONDS, each over 0",
+    "ttft=S,tpot=S",
 )
 _RATE: Final = Pattern(
     rf"requests={_COUNT}(,tokens={_COUNT})?|tokens={_COUNT}",
     "requests=N, tokens=N or requests=N,tokens=N, each over 0",
+    "requests=N,tokens=N",
 )
 
 ADMISSION_FLAGS: Final = (
@@ -31,28 +32,18 @@ ADMISSION_FLAGS: Final = (
         None,
         "seconds to the first token, and a token after it, of requests that do not say themselves: what "
         "cannot be that fast is refused at once",
-        pattern=_SLO,
-        metavar="ttft=S,tpot=S",
+        _SLO,
     ),
     Flag(
         "--rate-limit",
         str,
         None,
         "requests and tokens of each key in a minute",
-        pattern=_RATE,
-        metavar="requests=N,tokens=N",
+        _RATE,
     ),
-    Flag("--max-queued-requests", int, 1024, "requests that wait for a worker", low=0, high=_MAX_INT),
-    Flag("--queue-timeout", float, 30.0, "seconds they may wait", low=0, high=10**9, is_low_open=True),
-    Flag(
-        "--priority-aging",
-        float,
-        10.0,
-        "seconds of waiting that count as one step of priority",
-        low=0,
-        high=10**9,
-        is_low_open=True,
-    ),
+    Flag("--max-queued-requests", int, 1024, "requests that wait for a worker", NATURAL),
+    Flag("--queue-timeout", float, 30.0, "seconds they may wait", OVER_0),
+    Flag("--priority-aging", float, 10.0, "seconds of waiting that count as one step of priority", OVER_0),
 )
 
 
@@ -81,18 +72,17 @@ _MAX_SECONDS: Final = 10**6
 
 
 def _seconds(name: str, default: float, text: str) -> Flag:
-    return Flag(name, float, default, f"seconds {text}", low=0, high=_MAX_SECONDS, is_low_open=True)
+    return Flag(name, float, default, f"seconds {text}", Range(0, _MAX_SECONDS, is_low_open=True))
 
 
 CONNECTION_FLAGS: Final = (
-    Flag("--max-connections", int, 8192, "HTTP connections that may be open at most", low=1, high=_MAX_INT),
+    Flag("--max-connections", int, 8192, "HTTP connections that may be open at most", POSITIVE),
     Flag(
         "--max-header-bytes",
         int,
         64 * 2**10,
         "largest headers of an HTTP request",
-        low=1024,
-        high=_MAX_INT,
+        Range(1024, MAX_INT),
         suffixes=BYTES,
     ),
     _seconds("--header-timeout", 20.0, "within which the headers of an HTTP request have to come"),
@@ -120,16 +110,14 @@ STORE_FLAGS: Final = (
         int,
         1024,
         "responses of /v1/responses that are kept, in Redis where --redis is given; 0 keeps none",
-        low=0,
-        high=_MAX_INT,
+        NATURAL,
     ),
     Flag(
         "--max-stored-response-bytes",
         int,
         64 * 2**20,
         "bytes that they may take together, with their conversations and events",
-        low=1,
-        high=2**53,
+        Range(1, 2**53),
         suffixes=BYTES,
     ),
     _seconds("--max-stored-response-age", 3600.0, "for which each of them is kept"),
@@ -156,22 +144,15 @@ BATCH_LIMIT_FLAGS: Final = (
         metavar="FOLDER",
     ),
     Flag(
-        "--max-file-bytes",
-        int,
-        200 * 2**20,
-        "largest file that is uploaded",
-        low=1,
-        high=2**53,
-        suffixes=BYTES,
+        "--max-file-bytes", int, 200 * 2**20, "largest file that is uploaded", Range(1, 2**53), suffixes=BYTES
     ),
-    Flag("--max-files", int, 1000, "files of each key", low=1, high=_MAX_INT),
+    Flag("--max-files", int, 1000, "files of each key", POSITIVE),
     Flag(
         "--max-files-bytes",
         int,
         10 * 2**30,
         "bytes of the files of each key together",
-        low=1,
-        high=2**53,
+        Range(1, 2**53),
         suffixes=BYTES,
     ),
     Flag(
@@ -179,19 +160,16 @@ BATCH_LIMIT_FLAGS: Final = (
         float,
         30 * 24 * 3600.0,
         "seconds for which files and batches are kept",
-        low=0,
-        high=365 * 24 * 3600,
-        is_low_open=True,
+        Range(0, 365 * 24 * 3600, is_low_open=True),
     ),
-    Flag("--max-batches", int, 100, "batches that are kept of each key", low=1, high=_MAX_INT),
-    Flag("--max-batch-lines", int, 50_000, "requests of a batch", low=1, high=_MAX_INT),
+    Flag("--max-batches", int, 100, "batches that are kept of each key", POSITIVE),
+    Flag("--max-batch-lines", int, 50_000, "requests of a batch", POSITIVE),
     Flag(
         "--max-batch-inflight",
         int,
         8,
         "requests of all batches together that are answered at a time",
-        low=1,
-        high=65_536,
+        Range(1, 65_536),
     ),
     Flag(
         "--batch-lines-beside",
@@ -199,8 +177,7 @@ BATCH_LIMIT_FLAGS: Final = (
         0.1,
         "those beside other requests, on average for each worker that computes prompts; more make batches "
         "faster and other requests slower",
-        low=0,
-        high=65_536,
+        Range(0, 65_536),
     ),
 )
 

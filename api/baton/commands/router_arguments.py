@@ -7,43 +7,39 @@ from typing import Final
 from baton.commands.security_arguments import KEY
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
-from baton.config.flags import BYTES, IMPORTABLE, Flag, Pattern
+from baton.config.flags import BYTES, IMPORTABLE, NATURAL, OVER_0, POSITIVE, Flag, Pattern, Range
 
 RESUME_SECRET_VARIABLE: Final = "BATON_RESUME_SECRET"  # noqa: S105 (its name)
-_MAX_INT: Final = 2**31 - 1
 _POLICIES: Final = ("cost", "round-robin", "least-loaded", "power-of-two", "consistent-hash", "prefix")
 _ROOT_PATH: Final = Pattern(r"(/[^\s/?#]+)+", "a path such as /baton, without a slash at its end")
-_SOCKET: Final = Pattern(r"[^\x00-\x1f\x7f]{1,107}", "a path of at most 107 characters")
-_ROLE: Final = Pattern(r"[\w.-]{1,64}", "1 to 64 letters, digits, dots, dashes and underscores")
+_SOCKET: Final = Pattern(r"[^\x00-\x1f\x7f]{1,107}", "a path of at most 107 characters", "PATH")
+_ROLE: Final = Pattern(r"[\w.-]{1,64}", "1 to 64 letters, digits, dots, dashes and underscores", "ROLE")
 
 LISTEN_FLAGS: Final = (
     Flag("--host", str, "127.0.0.1", "address to listen on"),
-    Flag("--port", int, 8000, "port of HTTP; 0 takes any", low=0, high=65_535),
+    Flag("--port", int, 8000, "port of HTTP; 0 takes any", Range(0, 65_535)),
     Flag(
         "--uds",
         str,
         None,
         "Unix socket of HTTP in the place of --host and --port, which gRPC alone then uses; default: none",
-        pattern=_SOCKET,
-        metavar="PATH",
+        _SOCKET,
     ),
     Flag(
         "--router-processes",
         int,
         1,
         "processes of the router that serve the same ports; workers reach each at a port above --grpc-port",
-        low=1,
-        high=64,
+        Range(1, 64),
     ),
     Flag("--grpc-host", str, "", "address to listen on for gRPC clients and workers; default: --host"),
-    Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
+    Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", Range(0, 65_535)),
     Flag(
         "--picker-port",
         int,
         None,
         "port of the endpoint picker for gateways, on --grpc-host; 0 takes any; default: none",
-        low=0,
-        high=65_535,
+        Range(0, 65_535),
     ),
     Flag(
         "--advertise-host",
@@ -52,26 +48,21 @@ LISTEN_FLAGS: Final = (
         "host at which workers that find this router in Redis reach it; default: --host, or for 0.0.0.0 "
         "that of the interface that leads to Redis",
     ),
-    Flag("--root-path", str, None, "prefix of paths, which a proxy in front may remove", pattern=_ROOT_PATH),
+    Flag("--root-path", str, None, "prefix of paths, which a proxy in front may remove", _ROOT_PATH),
 )
 ROUTING_FLAGS: Final = (
     Flag("--routing-policy", str, "cost", "policy by which workers are chosen", _POLICIES),
     Flag("--split", str, "auto", "when to use a prefill worker", ("auto", "always", "never")),
-    Flag(
-        "--min-split-tokens", int, 32, "uncached prompt tokens from which auto splits", low=1, high=_MAX_INT
-    ),
+    Flag("--min-split-tokens", int, 32, "uncached prompt tokens from which auto splits", POSITIVE),
     Flag("--adaptive-roles", bool, False, "change roles of workers where prefill or decode is short of them"),
     Flag("--check-transfers", bool, True, "try each pair of workers when both are there"),
-    Flag(
-        "--request-timeout", float, 600.0, "seconds a request may take", low=0, high=10**9, is_low_open=True
-    ),
+    Flag("--request-timeout", float, 600.0, "seconds a request may take", OVER_0),
     Flag(
         "--move-timeout",
         float,
         15.0,
         "seconds that a request whose worker is lost waits for another one while there is none",
-        low=0,
-        high=10**9,
+        Range(0, 10**9),
     ),
     Flag(
         "--resume-secret",
@@ -79,7 +70,7 @@ ROUTING_FLAGS: Final = (
         None,
         "what all routers of a fleet sign resume tokens with; default: "
         f"{RESUME_SECRET_VARIABLE} of the environment, else nothing secret",
-        pattern=KEY,
+        KEY,
         metavar="SECRET",
     ),
 )
@@ -89,8 +80,7 @@ RECORD_FLAGS: Final = (
         float,
         1.0,
         "share of the requests that are traced, where their clients do not say it themselves",
-        low=0,
-        high=1,
+        Range(0, 1),
     ),
     Flag(
         "--enable-log-requests",
@@ -103,8 +93,7 @@ RECORD_FLAGS: Final = (
         int,
         None,
         "most characters of a prompt, or token ids, that such a line has; default: all",
-        low=0,
-        high=_MAX_INT,
+        NATURAL,
     ),
 )
 """Flags of what is logged and traced of requests."""
@@ -115,8 +104,7 @@ ANSWER_FLAGS: Final = (
         int,
         None,
         "seed from which requests without one get theirs, in the order of their arrival; default: none",
-        low=-(2**63),
-        high=2**63 - 1,
+        Range(-(2**63), 2**63 - 1),
     ),
     Flag(
         "--lora-modules",
@@ -142,7 +130,7 @@ ANSWER_FLAGS: Final = (
         None,
         "JSON with variables of chat templates; those of a request come first",
     ),
-    Flag("--response-role", str, "assistant", "role of answers to chats", pattern=_ROLE, metavar="ROLE"),
+    Flag("--response-role", str, "assistant", "role of answers to chats", _ROLE),
     Flag("--enable-auto-tool-choice", bool, False, "let the model decide to call tools"),
     Flag("--tool-call-parser", str, "", "format of the model's tool calls, such as hermes"),
     Flag("--tool-parser-plugin", str, "", "a Python file that registers further parsers"),
@@ -164,8 +152,7 @@ ANSWER_FLAGS: Final = (
         float,
         45.0,
         "seconds of silence after which a stream over HTTP has a comment; 0: none",
-        low=0,
-        high=10**6,
+        Range(0, 10**6),
     ),
 )
 
@@ -177,18 +164,17 @@ def _cross_origin(name: str, default: tuple[str, ...], text: str, metavar: str) 
 
 HTTP_FLAGS: Final = (
     Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
-    Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
+    Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", POSITIVE, suffixes=BYTES),
     Flag("--strict-fields", bool, False, "refuse HTTP requests with unknown fields, which are ignored else"),
     Flag(
         "--max-answer-bytes",
         int,
         256 * 2**20,
         "memory that the log-probabilities of one answer may take",
-        low=1,
-        high=2**53,
+        Range(1, 2**53),
         suffixes=BYTES,
     ),
-    Flag("--max-n-sequences", int, 64, "sequences that one request may ask for (n)", low=1, high=16_384),
+    Flag("--max-n-sequences", int, 64, "sequences that one request may ask for (n)", Range(1, 16_384)),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
     Flag(
         "--enable-lora-updates",
@@ -207,9 +193,8 @@ HTTP_FLAGS: Final = (
         (),
         "ASGI middleware around all routes: a class, or a coroutine function of a request and the next "
         "handler, as package.module.Name; repeatable",
-        pattern=IMPORTABLE,
+        IMPORTABLE,
         is_list=True,
-        metavar="NAME",
     ),
     Flag("--disable-fastapi-docs", bool, False, "serve neither /docs nor /openapi.json"),
 )

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from baton.config.environment import ENVIRONMENT, KEY_VARIABLES
-from baton.config.flags import Flag, Pattern
+from baton.config.flags import Flag, Pattern, Range
 from baton_core.errors import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _file(name: str, text: str) -> Flag:
 
 def _keys(text: str) -> Flag:
     text = f"{text}; repeatable; default: {' or '.join(KEY_VARIABLES)} of the environment"
-    return Flag("--api-key", str, (), text, pattern=KEY, is_list=True, metavar="KEY")
+    return Flag("--api-key", str, (), text, KEY, is_list=True, metavar="KEY")
 
 
 _OPEN_METRICS: Final = Flag("--open-metrics", bool, False, "let /metrics be read without a key")
@@ -57,8 +57,7 @@ ROUTER_SECURITY_FLAGS: Final = (
         0,
         "certificates of HTTP clients: 0 not asked for, 1 checked where shown, 2 demanded, "
         "then of gRPC clients and workers too",
-        low=0,
-        high=2,
+        Range(0, 2),
     ),
     _file(
         "--ssl-grpc-ca-certs",
@@ -79,7 +78,7 @@ CLIENT_SECURITY_FLAGS: Final = (
         str,
         None,
         f"a key of the router; default: {' or '.join(KEY_VARIABLES)} of the environment",
-        pattern=KEY,
+        KEY,
         metavar="KEY",
     ),
     *_CLIENT_TLS,

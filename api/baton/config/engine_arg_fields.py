@@ -7,7 +7,7 @@ from dataclasses import Field, field, fields
 from enum import StrEnum
 from typing import Any
 
-from baton.config.flags import Flag
+from baton.config.flags import Flag, Pattern, Range
 from baton_core.errors import InvalidConfigError
 
 
@@ -27,15 +27,15 @@ def arg(
     kind: type,
     default: Any,
     help_: str,
+    values: tuple[str, ...] | Pattern | Range | None = None,
     part: Part = Part.WORKER,
     *,
     takes_function: bool = False,
     **options: Any,
 ) -> Any:
-    """Declare a field; `kind` and `options` are those of its `Flag`. In Python it may take a function too."""
+    """Declare a field; all but `part` is that of its `Flag`. In Python it may take a function too."""
     metadata = {
-        "kind": kind,
-        "help": help_,
+        "flag": (kind, default, help_, values),
         "part": part,
         "takes_function": takes_function,
         "options": options,
@@ -54,8 +54,7 @@ def flags_of(cls: type, *parts: Part) -> tuple[Flag, ...]:
 def flag_of(one: Field[Any]) -> Flag:
     """The flag of one field."""
     declared = one.metadata
-    name = "--" + one.name.replace("_", "-")
-    return Flag(name, declared["kind"], one.default, declared["help"], **declared["options"])
+    return Flag("--" + one.name.replace("_", "-"), *declared["flag"], **declared["options"])
 
 
 def check_fields(args: Any) -> None:

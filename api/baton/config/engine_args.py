@@ -22,7 +22,7 @@ from baton.config.engine_arg_values import (
     read_structured_outputs_config,
 )
 from baton.config.fixed_engine_args import DEFAULTS, FIXED, add_fixed_flags
-from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton.config.flags import BYTES, COUNT, MAX_INT, MODEL, NAME, NATURAL, POSITIVE, SHARE_OVER_0, Range
 from baton.config.lora_args import LoRAArgs, check_lora_args
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, read_pooling_args
@@ -39,7 +39,6 @@ from baton_worker.kv_events.kv_events_config import read_kv_events_config
 BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
 BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
 _USES: Final = ("LLM_CLASS", "OPENAI_API_SERVER")
-_MAX_INT: Final = 2**31 - 1
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 _NONE_IS_DEFAULT: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"),
@@ -70,62 +69,64 @@ class EngineArgs(
         TypeError: a name is unknown.
     """
 
-    model: str = arg(str, BUNDLED_MODEL, "a folder or a Hugging Face id", pattern=MODEL)
+    model: str = arg(str, BUNDLED_MODEL, "a folder or a Hugging Face id", MODEL)
     served_model_name: Sequence[str] = arg(
         str,
         (),
         f"names clients ask for; default: the folder or id as it is given, or {BUNDLED_MODEL_NAME}",
+        NAME,
         Part.BOTH,
-        pattern=NAME,
         is_list=True,
         nargs="+",
         metavar="NAME",
     )
     tokenizer: str | None = arg(
-        str, None, "a folder or id with the tokenizer; default: the model's", Part.BOTH
+        str, None, "a folder or id with the tokenizer; default: the model's", part=Part.BOTH
     )
-    revision: str | None = arg(
-        str, None, "branch, tag or commit of a Hugging Face id", Part.LAUNCHER, pattern=NAME
-    )
-    tokenizer_revision: str | None = arg(
-        str, None, "the same of the tokenizer's", Part.LAUNCHER, pattern=NAME
-    )
-    download_dir: str | None = arg(str, None, "folder for models from the Hub", Part.LAUNCHER)
+    revision: str | None = arg(str, None, "branch, tag or commit of a Hugging Face id", NAME, Part.LAUNCHER)
+    tokenizer_revision: str | None = arg(str, None, "the same of the tokenizer's", NAME, Part.LAUNCHER)
+    download_dir: str | None = arg(str, None, "folder for models from the Hub", part=Part.LAUNCHER)
     load_format: str = arg(
         str,
         "auto",
         "kind of weight files to read; pt: torch's; dummy: none, random weights",
-        choices=("auto", "safetensors", "pt", "gguf", "dummy"),
+        ("auto", "safetensors", "pt", "gguf", "dummy"),
         reason="weights in other files are to be converted: model.save_pretrained(folder)",
     )
     hf_token: str | None = arg(
-        str, None, "token for the Hugging Face Hub; default: the one of its own login", Part.LAUNCHER
+        str, None, "token for the Hugging Face Hub; default: the one of its own login", part=Part.LAUNCHER
     )
     hf_config_path: str | None = arg(
-        str, None, "a folder or id whose config.json is used in the place of the model's", Part.LAUNCHER
+        str, None, "a folder or id whose config.json is used in the place of the model's", part=Part.LAUNCHER
     )
     hf_overrides: Any = arg(
-        dict, None, "JSON with values that come before those of config.json", Part.BOTH, takes_function=True
+        dict,
+        None,
+        "JSON with values that come before those of config.json",
+        part=Part.BOTH,
+        takes_function=True,
     )
-    skip_tokenizer_init: bool = arg(bool, False, "take and return token ids alone, in Python", Part.CALLER)
+    skip_tokenizer_init: bool = arg(
+        bool, False, "take and return token ids alone, in Python", part=Part.CALLER
+    )
     dtype: str = arg(
         str,
         "auto",
         "dtype to compute in; auto: the checkpoint's, or on a CPU what its kernels are fast in",
-        choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
+        ("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
     kv_cache_dtype: str = arg(
         str,
         "auto",
         "element type of the KV cache; auto: the model's; fp8: fp8_e4m3, scales from the checkpoint",
-        choices=("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+        ("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
     )
     quantization: str | None = arg(
         str,
         None,
         "quantization of linear layers while they are loaded; of a checkpoint that is stored quantized, its "
         "method, which is found without the flag too",
-        choices=QUANTIZATIONS,
+        QUANTIZATIONS,
     )
     quantization_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with linear, moe, ignore or targets: kinds of quantization while loading, by layers"
@@ -134,13 +135,11 @@ class EngineArgs(
         bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
     )
     share_weights: bool = arg(
-        bool,
-        False,
-        "one copy of the weights for all workers of this machine that have the same, on CPUs",
+        bool, False, "one copy of the weights for all workers of this machine that have the same, on CPUs"
     )
-    device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
+    device: str = arg(str, "auto", "auto is a GPU where torch sees one", ("auto", "cpu", "cuda"))
     seed: int = arg(
-        int, 0, "seed of requests without one of their own", Part.CALLER, low=-(2**63), high=2**63 - 1
+        int, 0, "seed of requests without one of their own", Range(-(2**63), 2**63 - 1), Part.CALLER
     )
     enforce_eager: bool = arg(bool, False, "do not capture decode steps, as CUDA graphs or as recorded calls")
     batch_invariant: bool = arg(
@@ -153,28 +152,25 @@ class EngineArgs(
         str,
         "auto",
         "the build of the C++ kernels on a CPU: the fastest that it can have, or this one; torch: none",
-        choices=CPU_KERNELS,
+        CPU_KERNELS,
     )
-    block_size: int = arg(int, 32, "tokens of a KV block", low=1, high=65_536)
+    block_size: int = arg(int, 32, "tokens of a KV block", Range(1, 65_536))
     enable_prefix_caching: bool = arg(bool, True, "keep KV blocks for prompts that begin alike")
     max_model_len: int | None = arg(
         int,
         None,
         "longest sequence; default: the model's, lowered to what fits",
+        POSITIVE,
         unset=("auto", -1),
-        low=1,
-        high=_MAX_INT,
         suffixes=COUNT,
     )
-    max_num_seqs: int = arg(int, 128, "sequences that run at once", low=1, high=65_536)
-    max_num_batched_tokens: int = arg(
-        int, 2048, "token budget of a step", low=1, high=_MAX_INT, suffixes=COUNT
-    )
+    max_num_seqs: int = arg(int, 128, "sequences that run at once", Range(1, 65_536))
+    max_num_batched_tokens: int = arg(int, 2048, "token budget of a step", POSITIVE, suffixes=COUNT)
     scheduling_policy: str = arg(
         str,
         "fcfs",
         "fcfs, or priority: lower values first, at the expense of running requests with higher ones",
-        choices=("fcfs", "priority"),
+        ("fcfs", "priority"),
     )
     async_scheduling: bool | None = arg(
         bool,
@@ -182,45 +178,41 @@ class EngineArgs(
         "plan a step while the one before it runs, where that needs none of its tokens; default: on a GPU",
     )
     max_num_partial_prefills: int = arg(
-        int, 1, "prompts that are computed in part at a time", low=1, high=65_536
+        int, 1, "prompts that are computed in part at a time", Range(1, 65_536)
     )
-    max_long_partial_prefills: int = arg(int, 1, "long prompts among them", low=1, high=65_536)
+    max_long_partial_prefills: int = arg(int, 1, "long prompts among them", Range(1, 65_536))
     long_prefill_token_threshold: int = arg(
         int,
         0,
         "a prompt with more tokens is long and gets this many in a step; 0: none is long, or with several "
         "partial prefills 4 % of the longest sequence",
-        low=0,
-        high=_MAX_INT,
+        NATURAL,
     )
     kv_cache_memory_bytes: int | None = arg(
-        int, None, "size of each worker's KV cache", low=1, high=2**50, suffixes=BYTES
+        int, None, "size of each worker's KV cache", Range(1, 2**50), suffixes=BYTES
     )
     num_gpu_blocks_override: int | None = arg(
-        int, None, "blocks of each worker's KV cache, in the place of a size", low=1, high=_MAX_INT
+        int, None, "blocks of each worker's KV cache, in the place of a size", POSITIVE
     )
     gpu_memory_utilization: float = arg(
-        float, 0.9, "share of the free memory for all workers together", low=0, high=1, is_low_open=True
+        float, 0.9, "share of the free memory for all workers together", SHARE_OVER_0
     )
     kv_transport: str = arg(
-        str,
-        "auto",
-        "transport of KV blocks; auto: TCP if shared memory cannot be read",
-        choices=tuple(Transport),
+        str, "auto", "transport of KV blocks; auto: TCP if shared memory cannot be read", tuple(Transport)
     )
     max_logprobs: int = arg(
-        int, 20, "most log-probabilities for a token; -1: all tokens'", Part.ROUTER, low=-1, high=_MAX_INT
+        int, 20, "most log-probabilities for a token; -1: all tokens'", Range(-1, MAX_INT), Part.ROUTER
     )
-    stream_interval: int = arg(int, 1, "tokens of each event of a stream", Part.ROUTER, low=1, high=_MAX_INT)
+    stream_interval: int = arg(int, 1, "tokens of each event of a stream", POSITIVE, Part.ROUTER)
     logprobs_mode: str = arg(
-        str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
+        str, "raw_logprobs", "values that log-probabilities are taken of", _LOGPROBS_MODES
     )
     logits_processors: Sequence[str | type] = arg(
         str,
         (),
         "function that requests may name (package.module:function), or class that applies to all; repeatable",
+        NAME,
         Part.BOTH,
-        pattern=NAME,
         is_list=True,
         metavar="NAME",
     )
@@ -228,25 +220,31 @@ class EngineArgs(
         str,
         "auto",
         "compiler of grammars for structured outputs",
+        ("auto", "xgrammar", "guidance"),
         Part.BOTH,
-        choices=("auto", "xgrammar", "guidance"),
     )
     structured_outputs_config: Mapping[str, Any] | None = arg(
-        dict, None, "JSON with backend, reasoning_parser and its plugin, in the place of flags", Part.LAUNCHER
+        dict,
+        None,
+        "JSON with backend, reasoning_parser and its plugin, in the place of flags",
+        part=Part.LAUNCHER,
     )
     enable_prompt_embeds: bool = arg(
-        bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", Part.ROUTER
+        bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", part=Part.ROUTER
     )
-    reasoning_parser: str = arg(str, "", "format of the model's reasoning", Part.ROUTER)
-    reasoning_parser_plugin: str = arg(str, "", "a Python file that registers parsers", Part.ROUTER)
+    reasoning_parser: str = arg(str, "", "format of the model's reasoning", part=Part.ROUTER)
+    reasoning_parser_plugin: str = arg(str, "", "a Python file that registers parsers", part=Part.ROUTER)
     generation_config: str = arg(
-        str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER
+        str,
+        "auto",
+        "auto: the model's defaults of sampling; vllm: none; or a folder with some",
+        part=Part.ROUTER,
     )
     override_generation_config: Mapping[str, Any] | None = arg(
         dict,
         None,
         "JSON that comes before those defaults; its max_new_tokens limits every output of a server",
-        Part.ROUTER,
+        part=Part.ROUTER,
     )
     profiler_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with torch_profiler_dir, where traces go"
@@ -258,36 +256,33 @@ class EngineArgs(
         str,
         "",
         "OTLP receiver of traces, such as http://localhost:4317, or http://localhost:4318 over HTTP",
-        Part.BOTH,
+        part=Part.BOTH,
         metavar="URL",
     )
     otlp_traces_protocol: str | None = arg(
         str,
         None,
         f"what it speaks; default: {' or '.join(PROTOCOL_VARIABLES)} of the environment, else grpc",
+        tuple(OtlpProtocol),
         Part.BOTH,
-        choices=tuple(OtlpProtocol),
     )
     allow_functions: bool = arg(
         bool, False, "let whoever may reach the operator routes run code here: call functions by their names"
     )
-    disable_log_stats: bool = arg(bool, False, "do not log figures of the engine", Part.CALLER)
+    disable_log_stats: bool = arg(bool, False, "do not log figures of the engine", part=Part.CALLER)
     shutdown_timeout: float | None = arg(
         float,
         None,
         "seconds that requests have to end, or to be moved, once a process is told to stop; default: 30; "
         "of `LLM`: 0",
+        Range(0, 86_400),
         Part.BOTH,
-        low=0,
-        high=86_400,
     )
-    prefill_workers: int = arg(int, 0, "prefill workers", Part.CALLER, low=0, high=1024)
+    prefill_workers: int = arg(int, 0, "prefill workers", Range(0, 1024), Part.CALLER)
     decode_workers: int = arg(
-        int, 0, "decode workers; none of either: all in one", Part.CALLER, low=0, high=1024
+        int, 0, "decode workers; none of either: all in one", Range(0, 1024), Part.CALLER
     )
-    split: str = arg(
-        str, "auto", "when to use a prefill worker", Part.CALLER, choices=("auto", "always", "never")
-    )
+    split: str = arg(str, "auto", "when to use a prefill worker", ("auto", "always", "never"), Part.CALLER)
 
     def __post_init__(self) -> None:
         for name, default in DEFAULTS.items():
@@ -381,7 +376,7 @@ def default_names(model: str) -> tuple[str, ...]:
 class AsyncEngineArgs(EngineArgs):
     """The same for `AsyncLLMEngine`."""
 
-    enable_log_requests: bool = arg(bool, False, "log each request", Part.CALLER)
+    enable_log_requests: bool = arg(bool, False, "log each request", part=Part.CALLER)
 
     @classmethod
     def add_cli_args(

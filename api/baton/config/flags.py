@@ -32,21 +32,48 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The syntax of a text, as a pattern and in words."""
+    """The syntax of a text, as a pattern and in words, and what help calls such a text."""
 
     pattern: str
     words: str
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers from `low` to `high`; where it `is_low_open`, over `low`."""
+
+    low: float
+    high: float = math.inf
+    is_low_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.is_low_open and value == self.low)
+
+    @property
+    def words(self) -> str:
+        high = "" if self.high == math.inf else f" to {self.high}"
+        return f" {'over' if self.is_low_open else 'from'} {self.low}{high}"
+
+
+MAX_INT: Final = 2**31 - 1
+POSITIVE: Final = Range(1, MAX_INT)
+NATURAL: Final = Range(0, MAX_INT)
+OVER_0: Final = Range(0, 10**9, is_low_open=True)
+SHARE_OVER_0: Final = Range(0, 1, is_low_open=True)
 
 
 _PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-ADDRESS: Final = Pattern(rf"([^\s:]+|\[[^\s\]]+\]):{_PORT}", "host:port with a port from 1 to 65535")
+ADDRESS: Final = Pattern(
+    rf"([^\s:]+|\[[^\s\]]+\]):{_PORT}", "host:port with a port from 1 to 65535", "HOST:PORT"
+)
 ENDPOINT: Final = Pattern(
     rf"tcp://([^\s:*]+|\[[^\s\]]+\]):{_PORT}|(ipc|inproc)://.+", "tcp://host:port, or ipc:// and a path"
 )
 MODEL: Final = Pattern(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
 LAYER_COUNTS: Final = Pattern(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*", "numbers above 0, as 3,5")
 NAME: Final = Pattern(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
-IMPORTABLE: Final = Pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*", "package.module.Name")
+IMPORTABLE: Final = Pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*", "package.module.Name", "NAME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +90,9 @@ class Flag:
     kind: type
     default: object
     help: str
-    choices: tuple[str, ...] | None = None
+    values: tuple[str, ...] | Pattern | Range | None = None
+    """The allowed texts or numbers; None: all of its kind."""
     _: KW_ONLY
-    low: float = -math.inf
-    high: float = math.inf
-    is_low_open: bool = False
-    pattern: Pattern | None = None
     is_list: bool = False
     takes_json: bool = False
     unset: tuple[str | int, ...] = ()
@@ -76,7 +100,7 @@ class Flag:
     nargs: str | None = None
     metavar: str | None = None
     reason: str = ""
-    """Why there are no other choices."""
+    """Why there are no other values."""
 
     @property
     def field(self) -> str:
@@ -85,14 +109,13 @@ class Flag:
     @property
     def allowed(self) -> str:
         """The allowed values, in words."""
-        if self.choices is not None:
-            return ", ".join(self.choices) + (f" ({self.reason})" if self.reason else "")
-        if self.pattern is not None:
-            return self.pattern.words
-        low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
-        high = "" if self.high == math.inf else f" to {self.high}"
+        if isinstance(self.values, tuple):
+            return ", ".join(self.values) + (f" ({self.reason})" if self.reason else "")
+        if isinstance(self.values, Pattern):
+            return self.values.words
+        within = self.values.words if self.values else ""
         unit = f", or as {self.suffixes.words}" if self.suffixes else ""
-        return _KINDS[self.kind] + low + high + unit + "".join(f", or {word}" for word in self.unset)
+        return _KINDS[self.kind] + within + unit + "".join(f", or {word}" for word in self.unset)
 
     def parse(self, text: str, name: str = "") -> Any:
         """Read one value of the command line; of a JSON list, all of its values.
@@ -148,9 +171,11 @@ class Flag:
             return
         is_published = "default" in self.help or self.default in (None, "", ())
         shown = "" if is_published else f" (default {self.default})"
-        metavar = self.metavar or (self.choices and f"{{{','.join(self.choices)}}}")
+        metavar = self.values.metavar if isinstance(self.values, Pattern) else None
+        if isinstance(self.values, tuple):
+            metavar = f"{{{','.join(self.values)}}}"
         parse = self.parse if is_own else self._parse_argument
-        options: dict[str, Any] = {"type": parse, "default": self.default, "metavar": metavar}
+        options: dict[str, Any] = {"type": parse, "default": self.default, "metavar": self.metavar or metavar}
         if self.is_list:
             options["action"] = _Collect
         parser.add_argument(self.name, nargs=self.nargs, help=text + shown, **options)
@@ -187,14 +212,17 @@ class Flag:
         return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None
 
     def _is_allowed(self, value: Any) -> bool:
-        if self.kind is dict:
-            return True
-        if isinstance(value, str):
-            is_formed = self.pattern is None or re.fullmatch(self.pattern.pattern, value) is not None
-            is_chosen = self.choices is None or value in self.choices
-            return is_formed and is_chosen and _SURROGATE.search(value) is None
-        is_over = self.low < value or (value == self.low and not self.is_low_open)
-        return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
+        if isinstance(value, str) and _SURROGATE.search(value):
+            return False
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        match self.values:
+            case None:
+                return True
+            case Pattern(pattern):
+                return re.fullmatch(pattern, value) is not None
+            case allowed:
+                return value in allowed
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
         is_secret = self.name in SECRET_FLAGS and value

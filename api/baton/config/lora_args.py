@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from baton.config.engine_arg_fields import Part, arg
+from baton.config.flags import Range
 from baton_core.errors import InvalidConfigError
 from baton_engine.adapters.adapter_settings import AdapterSettings
 
@@ -17,15 +18,14 @@ _MAX_ADAPTERS: Final = 65_536
 class LoRAArgs:
     """The part of `EngineArgs` on adapters."""
 
-    enable_lora: bool = arg(bool, False, "take LoRA adapters in PEFT's format", Part.BOTH)
-    max_loras: int = arg(int, 1, "different adapters that run at once", low=1, high=_MAX_ADAPTERS)
-    max_lora_rank: int = arg(int, 16, "highest rank of an adapter", Part.BOTH, low=1, high=MAX_RANK)
+    enable_lora: bool = arg(bool, False, "take LoRA adapters in PEFT's format", part=Part.BOTH)
+    max_loras: int = arg(int, 1, "different adapters that run at once", Range(1, _MAX_ADAPTERS))
+    max_lora_rank: int = arg(int, 16, "highest rank of an adapter", Range(1, MAX_RANK), Part.BOTH)
     max_cpu_loras: int | None = arg(
         int,
         None,
         "adapters that each worker keeps loaded, the last used ones; default: max_loras",
-        low=1,
-        high=_MAX_ADAPTERS,
+        Range(1, _MAX_ADAPTERS),
     )
 
 

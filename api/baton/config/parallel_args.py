@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from baton.config.engine_arg_fields import Part, arg
-from baton.config.flags import IMPORTABLE, LAYER_COUNTS, NAME
+from baton.config.flags import IMPORTABLE, LAYER_COUNTS, NAME, Range
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 
@@ -23,19 +23,19 @@ class ParallelArgs:
     """The part of `EngineArgs` on ranks."""
 
     tensor_parallel_size: int = arg(
-        int, 1, "parts of every layer, each computed by a process of its own", low=1, high=1024
+        int, 1, "parts of every layer, each computed by a process of its own", Range(1, 1024)
     )
     pipeline_parallel_size: int = arg(
-        int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
+        int, 1, "stages of layers, each computed by processes of its own", Range(1, 1024)
     )
     prefill_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
+        int, None, "tensor_parallel_size of prefill workers; default: that of all", Range(1, 1024)
     )
     decode_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
+        int, None, "tensor_parallel_size of decode workers; default: that of all", Range(1, 1024)
     )
     pipeline_layer_partition: str | None = arg(
-        str, None, "layers of each stage, as 3,5; default: even", pattern=LAYER_COUNTS
+        str, None, "layers of each stage, as 3,5; default: even", LAYER_COUNTS
     )
     enable_expert_parallel: bool = arg(
         bool, False, "divide a mixture by whole experts, instead of each expert's inner dimension"
@@ -44,84 +44,75 @@ class ParallelArgs:
         str,
         "linear",
         "which whole experts are together; linear: neighbours; round_robin: dealt out in turn",
-        choices=("linear", "round_robin"),
+        ("linear", "round_robin"),
     )
     data_parallel_size: int = arg(
         int,
         1,
         "ranks, each with workers of its own that have the whole model; requests may name one",
+        Range(1, 1024),
         Part.LAUNCHER,
-        low=1,
-        high=1024,
     )
     data_parallel_rank: int | None = arg(
-        int, None, "the one rank that is here; the others are elsewhere", low=0, high=1023
+        int, None, "the one rank that is here; the others are elsewhere", Range(0, 1023)
     )
     data_parallel_size_local: int | None = arg(
-        int, None, "ranks that are here; default: all", Part.LAUNCHER, low=1, high=1024
+        int, None, "ranks that are here; default: all", Range(1, 1024), Part.LAUNCHER
     )
     data_parallel_start_rank: int | None = arg(
-        int, None, "number of the first rank that is here", Part.LAUNCHER, low=0, high=1023
+        int, None, "number of the first rank that is here", Range(0, 1023), Part.LAUNCHER
     )
     data_parallel_hybrid_lb: bool = arg(
-        bool, False, "balance among the ranks that are here alone, as is done anyway", Part.LAUNCHER
+        bool, False, "balance among the ranks that are here alone, as is done anyway", part=Part.LAUNCHER
     )
     data_parallel_external_lb: bool = arg(
-        bool, False, "another balancer chooses the rank; needs data_parallel_rank", Part.LAUNCHER
+        bool, False, "another balancer chooses the rank; needs data_parallel_rank", part=Part.LAUNCHER
     )
     distributed_executor_backend: str | type | None = arg(
         str,
         None,
         "how ranks are started: mp, processes; ray, actors of a Ray cluster; uni, there is one; or a class "
         "as package.module.Class; default: ray inside a placement group of Ray's, else mp or uni",
+        NAME,
         takes_function=True,
-        pattern=NAME,
     )
     rank_pools: str = arg(
         str,
         "shared",
         "KV pools of ranks on one machine: shared, one that all map; apart, each has its own part, as on "
         "several machines. Workers pair only with their like",
-        choices=("shared", "apart"),
+        ("shared", "apart"),
     )
-    nnodes: int = arg(int, 1, "machines over which the ranks of a worker are divided", low=1, high=1024)
+    nnodes: int = arg(int, 1, "machines over which the ranks of a worker are divided", Range(1, 1024))
     node_rank: int = arg(
-        int, 0, "number of this machine; all but 0 start their ranks alone", Part.LAUNCHER, low=0, high=1023
+        int, 0, "number of this machine; all but 0 start their ranks alone", Range(0, 1023), Part.LAUNCHER
     )
-    master_addr: str = arg(str, "127.0.0.1", "address of machine 0 for the others", pattern=NAME)
+    master_addr: str = arg(str, "127.0.0.1", "address of machine 0 for the others", NAME)
     master_port: int = arg(
         int,
         29501,
         "port at which the ranks of other machines connect, those of the first worker; the next worker's is "
         "the next one",
-        low=1,
-        high=65535,
+        Range(1, 65_535),
     )
     ray_address: str | None = arg(
-        str,
-        None,
-        "address of the Ray cluster; default: Ray's own, else a new one here",
-        pattern=NAME,
+        str, None, "address of the Ray cluster; default: Ray's own, else a new one here", NAME
     )
     ray_placement_group: str | None = arg(
-        str, None, "name of a placement group that exists, with a bundle for each rank", pattern=NAME
+        str, None, "name of a placement group that exists, with a bundle for each rank", NAME
     )
-    ray_placement_strategy: str = arg(
-        str, "PACK", "Ray's strategy for a new placement group", choices=STRATEGIES
-    )
+    ray_placement_strategy: str = arg(str, "PACK", "Ray's strategy for a new placement group", STRATEGIES)
     ray_placement_timeout: float = arg(
         float,
         1800.0,
         "seconds for a placement group to find its place, and for its ranks to start",
-        low=0,
-        high=86_400,
-        is_low_open=True,
+        Range(0, 86_400, is_low_open=True),
     )
     ray_environment: Sequence[str] = arg(
         str,
         (),
         f"environment variables that ranks on Ray get besides {', '.join(RAY_ENVIRONMENT)}; repeatable",
-        pattern=NAME,
+        NAME,
         is_list=True,
         metavar="NAME",
     )

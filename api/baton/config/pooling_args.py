@@ -21,12 +21,10 @@ class PoolingArgs:
         str,
         "auto",
         "generate tokens, or pool hidden states; auto: as the model's files say",
-        choices=RUNNERS,
+        RUNNERS,
         reason="speculative_config says how tokens are drafted",
     )
-    convert: str = arg(
-        str, "auto", "make a model that generates one that embeds, or classifies", choices=CONVERSIONS
-    )
+    convert: str = arg(str, "auto", "make a model that generates one that embeds, or classifies", CONVERSIONS)
     pooler_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with task, pooling_type, use_activation, dimensions: how hidden states are pooled"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from baton.config.engine_arg_fields import Part, arg
+from baton.config.flags import Range
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.speculative_config import (
     MAX_DRAFT_TOKENS,
@@ -32,10 +33,10 @@ class SpeculativeArgs:
         "JSON with method, num_speculative_tokens and more: draft tokens, which a step verifies; "
         "see docs/speculative_decoding.md",
     )
-    spec_method: str | None = arg(str, None, "method of speculative_config", Part.LAUNCHER)
-    spec_model: str | None = arg(str, None, "model of speculative_config", Part.LAUNCHER)
+    spec_method: str | None = arg(str, None, "method of speculative_config", part=Part.LAUNCHER)
+    spec_model: str | None = arg(str, None, "model of speculative_config", part=Part.LAUNCHER)
     spec_tokens: int | None = arg(
-        int, None, "num_speculative_tokens of speculative_config", Part.LAUNCHER, low=1, high=MAX_DRAFT_TOKENS
+        int, None, "num_speculative_tokens of speculative_config", Range(1, MAX_DRAFT_TOKENS), Part.LAUNCHER
     )
 
     def create_speculative_config(self, *args: object, **kwargs: object) -> SpeculativeConfig | None:

@@ -18,7 +18,7 @@ from baton.commands.cli_arguments import (
     worker_flags,
 )
 from baton.config.engine_args import EngineArgs
-from baton.config.flags import BYTES, Flag
+from baton.config.flags import BYTES, Flag, Pattern, Range
 from baton.processes.secret_flags import SECRET_FLAGS
 from baton_core.errors import InvalidConfigError
 
@@ -32,7 +32,7 @@ HOSTILE_TEXTS = ("\udcff", "a\udc80b")
 def hostile_values(flag: Flag) -> tuple[str, ...]:
     if flag.kind in (int, float):
         return HOSTILE_NUMBERS
-    if flag.pattern is not None or flag.choices is not None:
+    if isinstance(flag.values, tuple | Pattern):
         return ("", "\n", "\0", "x" * 200, *HOSTILE_TEXTS)
     return HOSTILE_TEXTS
 
@@ -54,7 +54,7 @@ def shown(flag: Flag, value: str) -> str:
 )
 def test_hostile_values_are_refused_by_flag_value_and_what_is_allowed(flag: Flag) -> None:
     for value in hostile_values(flag):
-        if flag.pattern is not None and value == "" == flag.default:
+        if isinstance(flag.values, Pattern) and value == "" == flag.default:
             continue  # the way to say nothing
         with pytest.raises(InvalidConfigError) as refused:
             flag.parse(value)
@@ -66,7 +66,7 @@ def test_hostile_values_are_refused_by_flag_value_and_what_is_allowed(flag: Flag
 
 
 ONE_OF_EACH_KIND = {
-    (command.name, flag.kind, flag.is_list, flag.nargs, flag.choices is None): (flag, command)
+    (command.name, flag.kind, flag.is_list, flag.nargs, isinstance(flag.values, tuple)): (flag, command)
     for flag, command in COMMAND_OF.items()
 }
 
@@ -237,7 +237,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_flag_checks_what_a_file_gives_by_kind() -> None:
-    flag = Flag("--share", float, 0.5, "a share", low=0, high=1)
+    flag = Flag("--share", float, 0.5, "a share", Range(0, 1))
     assert flag.check(1, "share") == 1.0
     for value in (True, "0.5", None, 10**400, [0.5]):
         with pytest.raises(InvalidConfigError, match=r"share is .*; allowed: a finite number from 0 to 1"):
