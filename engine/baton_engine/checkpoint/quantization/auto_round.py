@@ -17,7 +17,7 @@ from baton_engine.checkpoint.quantization.exclusions import (
     is_within,
     read_names,
 )
-from baton_engine.checkpoint.quantization.fp8 import Fp8Blocks
+from baton_engine.checkpoint.quantization.fp8 import fp8_blocks
 from baton_engine.checkpoint.quantization.gptq import GptqLayer
 from baton_engine.checkpoint.quantization.layer_format import LayerFormat
 from baton_engine.checkpoint.quantization.layouts import MXFloats
@@ -143,7 +143,7 @@ def _read_fp8(fields: ConfigFields, defaults: ConfigFields) -> LayerFormat:
     if defaults.raw("activation_scheme") != "dynamic" or defaults.raw("fmt") != "e4m3":
         what = f"{defaults.raw('activation_scheme')}, fmt {defaults.raw('fmt')}"
         raise fields.refuse("activation_scheme", what, f"dynamic, fmt e4m3, as {_FP8}")
-    return Fp8Blocks(rows=rows, columns=columns)
+    return fp8_blocks(rows, columns)
 
 
 def _first(fields: ConfigFields, defaults: ConfigFields, key: str) -> Any:

@@ -16,12 +16,12 @@ from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
 from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
+from baton_engine.checkpoint.quantization.layouts import Blocks, ByteCodes
 from baton_engine.checkpoint.quantization.stored_inputs import StoredInputs
 from baton_engine.checkpoint.weight_files import TensorEntry
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _SCHEMES: Final = ("dynamic", "static")
-_SCALES: Final = (*FLOATS, "F8_E8M0")
 _TRANSFORMERS_NAMES: Final = {"weight_scale_inv": "weight_scale", "activation_scale": "input_scale"}
 """Names that Transformers has for the scales of one weight and of its inputs, each with the usual one."""
 
@@ -30,7 +30,7 @@ _TRANSFORMERS_NAMES: Final = {"weight_scale_inv": "weight_scale", "activation_sc
 class Fp8Quantization:
     """The quantization of a whole checkpoint."""
 
-    scheme: Fp8Tensor | Fp8Blocks
+    scheme: Fp8Tensor | ByteCodes
     ignored: tuple[str, ...]
     method: str = "fp8"
 
@@ -48,7 +48,7 @@ class Fp8Quantization:
 
     def _usual_name(self, name: str) -> str:
         layer, _, part = name.rpartition(".")
-        if isinstance(self.scheme, Fp8Blocks) or part not in _TRANSFORMERS_NAMES:
+        if isinstance(self.scheme, ByteCodes) or part not in _TRANSFORMERS_NAMES:
             return name
         return f"{layer}.{_TRANSFORMERS_NAMES[part]}"
 
@@ -67,7 +67,7 @@ def read_fp8(fields: ConfigFields) -> Fp8Quantization:
     rows, columns = fields.integers("weight_block_size", 2)
     if inputs != "dynamic":
         raise fields.refuse("activation_scheme", inputs, "dynamic, with weight_block_size")
-    return Fp8Quantization(scheme=Fp8Blocks(rows=rows, columns=columns), ignored=ignored)
+    return Fp8Quantization(scheme=fp8_blocks(rows, columns), ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,30 +102,12 @@ class Fp8Tensor:
         return StoredInputs(rounding=rounding, scale="input_scale" if self.has_input_scale else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fp8Blocks:
-    """A weight with a scale for each block of outputs and inputs; inputs are rounded in groups of a block."""
-
-    rows: int
-    columns: int
-    codes_name: str = "weight"
-
-    def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int]:
-        return codes_shape[0], codes_shape[1]
-
-    def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:
-        blocks = (-(-out_features // self.rows), -(-in_features // self.columns))
-        return {
-            "weight": StoredTensor(dtypes=("F8_E4M3",), shape=(out_features, in_features)),
-            "weight_scale_inv": StoredTensor(dtypes=_SCALES, shape=blocks),
-        }
-
-    def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
-        scales = tensors["weight_scale_inv"].float()
-        return QuantizedWeight(
-            element=Element.E4M3,
-            codes=tensors["weight"].view(torch.uint8),
-            scales=scales.repeat_interleave(min(self.rows, out_features), dim=0)[:out_features].contiguous(),
-            group_size=self.columns,
-            input_rounding=InputRounding(element=InputElement.E4M3, group_size=self.columns),
-        )
+def fp8_blocks(rows: int, columns: int) -> ByteCodes:
+    """Return a weight with a scale for each block; inputs are rounded in groups as wide as one."""
+    return ByteCodes(
+        element=Element.E4M3,
+        blocks=Blocks(rows=rows, columns=columns),
+        scale="weight_scale_inv",
+        has_wide_scales=True,
+        inputs=StoredInputs(rounding=InputRounding(element=InputElement.E4M3, group_size=columns)),
+    )

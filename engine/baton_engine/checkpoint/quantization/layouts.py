@@ -68,6 +68,8 @@ class ByteCodes:
     """E4M3, INT8 or INT4."""
     blocks: Blocks
     scale: str = "weight_scale"
+    has_wide_scales: bool = False
+    """Scales become float32, whatever they are stored as."""
     zero_point: str = ""
     """Name of the tensor with zero points; it may be missing."""
     inputs: StoredInputs = AS_THEY_ARE
@@ -97,7 +99,7 @@ class ByteCodes:
                 raise InvalidModelError(f"{self.codes_name} holds codes beyond 4 bits; allowed: -8 to 7")
             codes = pack_nibbles((codes + 8).to(torch.uint8))
         scales = tensors[self.scale]
-        if scales.dtype == torch.float8_e8m0fnu:
+        if self.has_wide_scales or scales.dtype == torch.float8_e8m0fnu:
             scales = scales.float()
         spread = self.blocks.per_output(scales, out_features, in_features)
         return QuantizedWeight(
