@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final
 
 from baton import AsyncEngineArgs
-from baton.api.engine_parts import load_parts
+from baton.api.configured_engine import ConfiguredEngine
 from baton.commands import cli_arguments
 from baton.config.worker_parts import worker_settings
 from baton_core.errors import InvalidModelError
@@ -120,7 +120,7 @@ def field(text: str, value: Any, effects: Mapping[str, Effect]) -> Probe:
         with said() as texts:
             args = AsyncEngineArgs(**{"model": MODEL, **NEEDED.get(text, {}), text: value})
             with suppress(InvalidModelError):  # an engine's start says what it takes without effect
-                load_parts(replace(args, model="/nonexistent"))
+                ConfiguredEngine(replace(args, model="/nonexistent"), None, {})
         return _shown(text, texts, effects, lambda: _told(args) != _told_by_default())
 
     return probe

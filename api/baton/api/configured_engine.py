@@ -8,11 +8,15 @@ from typing import Any, ClassVar
 
 from baton.api.engine_config import engine_config
 from baton.api.engine_options import EngineConfig, read_engine_options
-from baton.api.engine_parts import load_parts
+from baton.api.engine_parts import read_model, request_builder
 from baton.api.input_views import InputProcessor, Renderer
+from baton.api.metrics import GenerationMetrics
 from baton.api.transformers_tokenizer import load_tokenizer
+from baton.config.engine_folders import with_local_folders
+from baton.config.ignored_engine_args import log_ignored
 from baton.config.vllm_config import ModelConfig, VllmConfig
 from baton.executors.executor import Sized
+from baton.processes.plugins import load_plugins
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.pooling import PoolingModel
 
@@ -34,15 +38,18 @@ class ConfiguredEngine:
     def __init__(
         self, vllm_config: EngineConfig | None, log_stats: bool | None, options: Mapping[str, Any]
     ) -> None:
-        parts = load_parts(read_engine_options(type(self).__name__, vllm_config, log_stats, options))
-        if (size := parts.args.data_parallel_size) > 1:
+        given = read_engine_options(type(self).__name__, vllm_config, log_stats, options)
+        load_plugins()
+        log_ignored(vars(given))
+        self._given, self.args = given, with_local_folders(given)
+        self.model = read_model(self.args)
+        self.requests = request_builder(self.args, self.model)
+        self.metrics = GenerationMetrics(self.args.served_model_name[0])
+        if (size := given.data_parallel_size) > 1:
             allowed = (
                 "1 in Python: baton serve starts ranks, and prefill_workers and decode_workers add workers"
             )
             raise ValueError(f"data_parallel_size is {size}; allowed: {allowed}")
-        self._given = parts.given
-        self.args, self.model, self.requests = parts.args, parts.model, parts.requests
-        self.metrics = parts.metrics
         self.renderer = Renderer(self.requests, self.get_tokenizer)
         self.input_processor = InputProcessor(self.requests, self.renderer, lambda: self.max_model_len)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from baton.api.metrics import GenerationMetrics
 from baton.api.request_builder import RequestBuilder
 from baton.config.engine_args import EngineArgs
-from baton.config.engine_folders import with_local_folders
 from baton.config.environment import max_n_sequences
-from baton.config.ignored_engine_args import log_ignored
 from baton.config.processor_names import applied_names
-from baton.processes.plugins import load_plugins
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_router.output_parsing.reasoning import markers_of
 from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin
@@ -20,40 +15,6 @@ from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import ModelFolder, read_model_folder
 from baton_router.text.tokenization import Tokenizer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParts:
-    """The parts of every engine, wherever it computes."""
-
-    given: EngineArgs
-    """The engine's arguments as they were given."""
-    args: EngineArgs
-    """The same with the folders of this machine."""
-    model: ModelFolder
-    requests: RequestBuilder
-    metrics: GenerationMetrics
-
-
-def load_parts(args: EngineArgs) -> EngineParts:
-    """Find the model and read what callers need of it.
-
-    Raises:
-        InvalidModelError: the model cannot be found, or a file is broken.
-        InvalidConfigError: a setting cannot hold.
-    """
-    given = args
-    load_plugins()
-    log_ignored(vars(given))
-    args = with_local_folders(given)
-    model = read_model(args)
-    return EngineParts(
-        given=given,
-        args=args,
-        model=model,
-        requests=request_builder(args, model),
-        metrics=GenerationMetrics(args.served_model_name[0]),
-    )
 
 
 def read_model(args: EngineArgs) -> ModelFolder:
