@@ -10,7 +10,6 @@ from baton.logprobs import FlatLogprobs, LogprobsOnePosition, SampleLogprobs, re
 from baton.lora import LoRARequest
 from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from baton_core.requests.finish import FinishReason
-from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import RequestOutputKind
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, HeldDeltas, PromptDelta
@@ -47,23 +46,15 @@ class OutputBuilder:
         self._last_s_by_index: dict[int, float] = {}
         self.token_gaps: list[tuple[float, int]] = []
         """Seconds between tokens of a sequence, and how many tokens came with that gap."""
-        self._finished: Finished | None = None
-        self._is_over = False
+        self.finished: Finished | None = None
+        """The request's end, unless it was aborted."""
+        self.is_over = False
+        """True once the request has ended."""
         self._has_shown_prompt = False
 
     @property
     def request_id(self) -> str:
         return self.spec.request_id
-
-    @property
-    def is_over(self) -> bool:
-        """True once the request has ended."""
-        return self._is_over
-
-    @property
-    def finished(self) -> Finished | None:
-        """The request's end, unless it was aborted."""
-        return self._finished
 
     @property
     def num_tokens(self) -> int:
@@ -95,7 +86,7 @@ class OutputBuilder:
                 self._prompt_logprobs += [read_position(entry, self._prompt_texts) for entry in entries]
             case Finished():
                 self._release_held()
-                self._finished, self._is_over = event, True
+                self.finished, self.is_over = event, True
                 self._num_cached_tokens = event.num_cached_tokens
 
     def abort(self) -> None:
@@ -104,31 +95,30 @@ class OutputBuilder:
         for sequence in self._sequences:
             if sequence.finish_reason is None:
                 sequence.finish_reason, sequence.has_news = str(FinishReason.ABORT), True
-        self._is_over = True
+        self.is_over = True
 
     def take(self) -> RequestOutput | None:
         """Return the output to show now, or None. The last one is returned once, with `finished`."""
         has_ended = all(sequence.finish_reason is not None for sequence in self._sequences)
-        if has_ended and not self._is_over:
+        if has_ended and not self.is_over:
             return None  # its end is on the way
         has_news = any(sequence.has_news for sequence in self._sequences)
-        if not has_news or (self._kind is RequestOutputKind.FINAL_ONLY and not self._is_over):
+        if not has_news or (self._kind is RequestOutputKind.FINAL_ONLY and not self.is_over):
             return None
         is_delta = self._kind is RequestOutputKind.DELTA
         shown = [sequence for sequence in self._sequences if sequence.has_news or not is_delta]
         outputs = [sequence.show(is_delta=is_delta) for sequence in shown]
-        finished = self._finished
         return RequestOutput(
             request_id=self.request_id,
             prompt=self._prompt,
             prompt_token_ids=list(self.spec.prompt_token_ids),
             prompt_logprobs=self._show_prompt(is_delta=is_delta),
             outputs=outputs,
-            finished=self._is_over,
+            finished=self.is_over,
             lora_request=self._lora_request,
             metrics=self._metrics(),
             num_cached_tokens=self._num_cached_tokens,
-            kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),
+            kv_transfer_params=self._transfer_params(),
         )
 
     def _time(self, delta: Delta, now_s: float) -> None:
@@ -167,14 +157,29 @@ class OutputBuilder:
             first_token_ts=self._first_token_s or 0.0,
             last_token_ts=self._last_token_s or 0.0,
         )
-        if self._finished is not None:
-            timings = self._finished.timings
+        if self.finished is not None:
+            timings = self.finished.timings
             stats.scheduled_ts = arrival_s + timings.queue_s
             stats.first_token_ts = arrival_s + timings.first_token_s
             stats.last_token_ts = stats.finished_time = arrival_s + timings.total_s
         if stats.first_token_ts:
             stats.first_token_latency = stats.first_token_ts - arrival_s
         return stats
+
+    def _transfer_params(self) -> dict[str, Any] | None:
+        """Facts of the transfer, under the names that engines exchange; None where there was none."""
+        finished = self.finished
+        worker = "" if finished is None else finished.timings.decode_worker
+        if finished is None or not worker or finished.timings.prefill_worker in ("", worker):
+            return None
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": finished.timings.prefill_worker,
+            "remote_request_id": self.request_id,
+            "remote_num_tokens": finished.num_prompt_tokens,
+            "tp_size": 1,
+        }
 
 
 class _SequenceOutput:
@@ -197,7 +202,7 @@ class _SequenceOutput:
         self._text += delta.text
         self._logprobs.extend(logprobs)
         for entry in delta.logprobs:
-            self._cumulative = (self._cumulative or 0.0) + _own_logprob(entry)
+            self._cumulative = (self._cumulative or 0.0) + entry.logprobs[0]
         if delta.finish_reason is not None:
             self.finish_reason, self._stop_reason = str(delta.finish_reason), delta.stop_reason
 
@@ -216,23 +221,3 @@ class _SequenceOutput:
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
         )
-
-
-def _own_logprob(entry: PositionLogprobs) -> float:
-    return entry.logprobs[0]
-
-
-def _transfer_params(request_id: str, finished: Finished) -> dict[str, Any] | None:
-    """Facts of the transfer, under the names that engines exchange."""
-    timings = finished.timings
-    is_split = timings.decode_worker and timings.prefill_worker not in ("", timings.decode_worker)
-    if not is_split:
-        return None
-    return {
-        "do_remote_prefill": True,
-        "do_remote_decode": False,
-        "remote_engine_id": timings.prefill_worker,
-        "remote_request_id": request_id,
-        "remote_num_tokens": finished.num_prompt_tokens,
-        "tp_size": 1,
-    }
