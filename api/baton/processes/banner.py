@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +27,10 @@ class Place:
 
 def banner(model_name: str, num_workers: Mapping[str, int], place: Place, after_s: float) -> str:
     """Lines for a terminal; `num_workers` is by role, `after_s` are seconds since the start."""
-    serving = f"serving {model_name} with {_counted(num_workers)}, ready after {after_s:.1f} s"
+    counts = {role: num_workers[role] for role in _ROLES if num_workers.get(role)}
+    workers = [f"{number} {role} worker{'s' if number > 1 else ''}" for role, number in counts.items()]
+    with_workers = " and ".join(filter(None, (", ".join(workers[:-1]), workers[-1])))
+    serving = f"serving {model_name} with {with_workers}, ready after {after_s:.1f} s"
     grpc = f"  gRPC             {_reachable(place.grpc)}"
     if place.http.startswith(UNIX):
         return f"{serving}\n  HTTP             {place.http}\n{grpc}"
@@ -49,19 +51,6 @@ def _reachable(address: str) -> str:
     return f"{_ANY.get(host, host)}:{port}"
 
 
-def _counted(num_workers: Mapping[str, int]) -> str:
-    parts = [_count(num_workers[role], role) for role in _ROLES if num_workers.get(role)]
-    return _joined(parts)
-
-
-def _count(number: int, role: str) -> str:
-    return f"{number} {role} worker{'s' if number > 1 else ''}"
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -79,21 +68,11 @@ class Announcement:
     """Called whenever a worker is there."""
 
 
-@asynccontextmanager
-async def announcing(announcement: Announcement | None, reports: asyncio.StreamReader) -> AsyncIterator[None]:
-    """Log the banner once every worker is there and a prompt can be served, within the block.
+async def follow_reports(announcement: Announcement | None, reports: asyncio.StreamReader) -> None:
+    """Log the banner once every worker is there and a prompt can be served; read on until cancelled.
 
     Without an announcement the reports are read all the same.
     """
-    task = asyncio.create_task(_announce(announcement, reports))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def _announce(announcement: Announcement | None, reports: asyncio.StreamReader) -> None:
     is_announced = False
     try:
         async for line in reports:  # to the end: a pipe that nobody reads fills up

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from baton.processes.banner import UNIX, Announcement, announcing
+from baton.processes.banner import UNIX, Announcement, follow_reports
 from baton.processes.child import Child, running
 from baton.processes.restarts import Restarts
 from baton.processes.tasks import cancelled_at_end
@@ -79,7 +79,7 @@ class SupervisedRouter:
                     return await child.wait(), addresses.get("error", "")
                 self._note_bound(addresses)
                 announcement = None if self._announce is None else self._announce(addresses, began_s)
-                async with announcing(announcement, child.reports):
+                async with cancelled_at_end(follow_reports(announcement, child.reports)):
                     return await child.wait(), ""
         except (OSError, RuntimeError) as error:
             reason = f"the router cannot be started: {error}"

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from baton.processes import banner
-from baton.processes.banner import Announcement, Place, announcing
+from baton.processes.banner import Announcement, Place, follow_reports
+from baton.processes.tasks import cancelled_at_end
 from baton_service.pipes import reading
 
 
@@ -27,7 +28,7 @@ def status_line(num_workers: int, *, is_ready: bool) -> bytes:
 async def announced(lines: bytes, until: Callable[[], bool]) -> None:
     """Write the lines of a router, and wait until they are acted on."""
     read_fd, write_fd = os.pipe()
-    async with reading(read_fd) as reports, announcing(make_announcement(), reports):
+    async with reading(read_fd) as reports, cancelled_at_end(follow_reports(make_announcement(), reports)):
         os.write(write_fd, lines)
         async with asyncio.timeout(10.0):
             while not until():  # noqa: ASYNC110 (nothing tells of it)
@@ -54,7 +55,7 @@ async def test_the_task_and_the_pipe_end_with_their_blocks() -> None:
     read_fd, write_fd = os.pipe()
     before = asyncio.all_tasks()
     async with reading(read_fd) as reports:
-        async with announcing(make_announcement(), reports):
+        async with cancelled_at_end(follow_reports(make_announcement(), reports)):
             assert len(asyncio.all_tasks() - before) == 1
         assert asyncio.all_tasks() == before
     await asyncio.sleep(0)  # the transport closes its end in the loop's next turn
