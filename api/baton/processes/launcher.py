@@ -164,55 +164,31 @@ def _supervised_worker(
     gives_up: Callable[[], bool],
 ) -> SupervisedWorker:
     command = cluster.roles[number]
-    args = (
-        *cluster.worker_args,
-        "--router",
-        address,
-        *_cpu_args(cluster.cpu_shares, number),
-        *_gpu_args(cluster.gpu_shares, number),
-        *_metrics_args(cluster.metrics_port, number),
-        *_rank_args(cluster.rank_address, number),
-        *_kv_events_args(cluster.kv_events, number),
-        "--data-parallel-rank",
-        str(cluster.data_parallel_rank(number)),
-    )
     return SupervisedWorker(
         command,
         f"{command.split('-')[0]}-{number}",
-        args,
+        (*cluster.worker_args, "--router", address, *_own_args(cluster, number)),
         stop_within_s=cluster.stop_within_s,
         on_change=on_change,
         gives_up=gives_up,
     )
 
 
-def _cpu_args(shares: tuple[tuple[str, int], ...], number: int) -> tuple[str, ...]:
-    if not shares:
-        return ()
-    cpus, num_threads = shares[number]
-    return ("--cpu-bind", cpus, "--num-threads", str(num_threads))
-
-
-def _gpu_args(shares: tuple[GpuShare, ...], number: int) -> tuple[str, ...]:
-    if not shares:
-        return ()
-    share = shares[number]
-    return ("--gpu-bind", share.value, "--gpu-workers", str(share.num_workers))
-
-
-def _metrics_args(first_port: int | None, number: int) -> tuple[str, ...]:
-    if first_port is None:
-        return ()
-    return ("--metrics-port", str(first_port + number if first_port else 0))
-
-
-def _rank_args(address: tuple[str, int] | None, number: int) -> tuple[str, ...]:
-    """Other machines' ranks find the leader there, and read the pools of this machine's ranks."""
-    if address is None:
-        return ()
-    host, first_port = address
-    return ("--master-port", str(first_port + number), "--peer-address", f"tcp://{host}:0")
-
-
-def _kv_events_args(config: KVEventsConfig, number: int) -> tuple[str, ...]:
-    return ("--kv-events-config", config.for_worker(number).as_json()) if config.is_published else ()
+def _own_args(cluster: LocalCluster, number: int) -> list[str]:
+    """The arguments in which the worker with this number differs from others of its role."""
+    args = ["--data-parallel-rank", str(cluster.data_parallel_rank(number))]
+    if cluster.cpu_shares:
+        cpus, num_threads = cluster.cpu_shares[number]
+        args += ["--cpu-bind", cpus, "--num-threads", str(num_threads)]
+    if cluster.gpu_shares:
+        share = cluster.gpu_shares[number]
+        args += ["--gpu-bind", share.value, "--gpu-workers", str(share.num_workers)]
+    if cluster.metrics_port is not None:
+        args += ["--metrics-port", str(cluster.metrics_port + number if cluster.metrics_port else 0)]
+    if cluster.rank_address is not None:
+        # Other machines' ranks find the leader there, and read the pools of this machine's ranks.
+        host, first_port = cluster.rank_address
+        args += ["--master-port", str(first_port + number), "--peer-address", f"tcp://{host}:0"]
+    if cluster.kv_events.is_published:
+        args += ["--kv-events-config", cluster.kv_events.for_worker(number).as_json()]
+    return args

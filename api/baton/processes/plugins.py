@@ -30,23 +30,19 @@ def load_plugins() -> None:
     Raises:
         InvalidConfigError: a plugin of Baton's group fails. One of vLLM's is left out, with a log line.
     """
-    for plugin in entry_points(group=_GROUP):
-        if _is_chosen(plugin):
+    for group in (_GROUP, _VLLM_GROUP) if _is_vllm_ours() else (_GROUP,):
+        for plugin in filter(_is_chosen, entry_points(group=group)):
             try:
                 plugin.load()()
-            # Code of other packages may raise anything.
+            # Code of other packages may raise anything, vLLM's for want of parts that are not here.
             except Exception as error:
+                if group == _VLLM_GROUP:
+                    _log.warning("plugin %s (%s) is left out: %r", plugin.name, plugin.value, error)
+                    continue
                 raise InvalidConfigError(
                     f"plugin {plugin.name} ({plugin.value}) fails with {type(error).__name__}: {error}; "
                     f"allowed: one that can be called, or {_CHOICE} without it"
                 ) from error
-    for plugin in entry_points(group=_VLLM_GROUP) if _is_vllm_ours() else ():
-        if _is_chosen(plugin):
-            try:
-                plugin.load()()
-            # The same; it may have been written for parts of vLLM that are not here.
-            except Exception as error:
-                _log.warning("plugin %s (%s) is left out: %r", plugin.name, plugin.value, error)
 
 
 def _is_chosen(plugin: EntryPoint) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from baton.config.engine_args import EngineArgs
 from baton.config.launch_checks import worker_gpus
 from baton.config.worker_parts import worker_settings
 from baton.processes.gpu_binding import GpuShare, available_gpus, bind_gpus, gpu_shares
-from baton.processes.launcher import LocalCluster, _gpu_args
+from baton.processes.launcher import LocalCluster, _own_args
 from baton_core.errors import InvalidConfigError
 from baton_worker.ranks.executor_settings import VISIBLE_GPUS, visible_gpus
 
@@ -99,10 +100,11 @@ def test_a_cluster_hands_each_worker_its_own(monkeypatch: pytest.MonkeyPatch) ->
         gpu_shares=tuple(shares),
     )
     assert len(cluster.gpu_shares) == len(cluster.roles)
-    assert _gpu_args(cluster.gpu_shares, 1) == ("--gpu-bind", "1,2", "--gpu-workers", "1")
+    assert _own_args(cluster, 1)[-4:] == ["--gpu-bind", "1,2", "--gpu-workers", "1"]
     assert worker_gpus(EngineArgs(device="cpu"), args) == [GpuShare((), 3)] * 3
     by_ray = worker_gpus(EngineArgs(distributed_executor_backend="ray"), args)
-    assert _gpu_args(tuple(by_ray), 0) == ("--gpu-bind", "none", "--gpu-workers", "1")
+    cluster = replace(cluster, gpu_shares=tuple(by_ray))
+    assert _own_args(cluster, 0)[-4:] == ["--gpu-bind", "none", "--gpu-workers", "1"]
 
 
 def test_workers_of_a_gpu_share_its_memory_and_all_of_a_machine_the_cpus(
