@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from baton.commands.router_pages import fetch_page, other_version
+from baton.commands.router_pages import fetch_page
 from baton_router.http.debug.cluster import RoleScaling
 
 
@@ -24,11 +24,8 @@ def autoscale(args: argparse.Namespace) -> int:
     Raises:
         RequestError: no router answers, or it refuses.
     """
-    body = fetch_page(args, "/debug/cluster")
-    try:
-        roles = msgspec.json.decode(body, type=_Scaling).scaling
-    except msgspec.DecodeError as error:
-        raise other_version(args, error) from None
+    page, _ = fetch_page(args, "/debug/cluster", _Scaling)
+    roles = page.scaling
     text = msgspec.json.format(msgspec.json.encode(roles)).decode() if args.json else lines(roles)
     sys.stdout.write(f"{text}\n")
     return 0

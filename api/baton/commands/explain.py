@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from baton.commands.router_pages import fetch_page, other_version
+from baton.commands.router_pages import fetch_page
 from baton_core.requests.phases import Phase, TokenSources
 from baton_router.core.placement.placement_record import Candidate, Decision
 from baton_router.http.debug.schemas import Hop, RequestDetails
@@ -28,11 +28,8 @@ def explain(args: argparse.Namespace) -> int:
     Raises:
         RequestError: no router answers, or it refuses.
     """
-    body = fetch_page(args, f"/debug/requests/{quote(args.request_id, safe='')}")
-    try:
-        details = msgspec.json.decode(body, type=RequestDetails)
-    except msgspec.DecodeError as error:
-        raise other_version(args, error) from None
+    path = f"/debug/requests/{quote(args.request_id, safe='')}"
+    details, body = fetch_page(args, path, RequestDetails)
     if args.json:
         sys.stdout.write(msgspec.json.format(body).decode() + "\n")
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -13,11 +13,12 @@ from baton_core.errors import ErrorCode, RequestError
 from baton_service.port_probe import ROUTER_HTTP
 from baton_service.process import API_KEY_VARIABLE
 
+P = TypeVar("P")
 _TIMEOUT_S: Final = 10.0
 
 
-def fetch_page(args: argparse.Namespace, path: str) -> bytes:
-    """Return what the router at `args.address` answers.
+def fetch_page(args: argparse.Namespace, path: str, page: type[P]) -> tuple[P, bytes]:
+    """Return what the router at `args.address` answers, read and as it is.
 
     Raises:
         RequestError: no router answers, or it refuses.
@@ -40,7 +41,11 @@ def fetch_page(args: argparse.Namespace, path: str) -> bytes:
         raise RequestError(ErrorCode.INVALID_REQUEST, text)
     if response.status != http.HTTPStatus.OK:
         raise RequestError(ErrorCode.NOT_FOUND, _message(response.status, body))
-    return body
+    try:
+        return msgspec.json.decode(body, type=page), body
+    except msgspec.DecodeError as error:
+        text = f"address is {address!r}, which answers otherwise than a router of this version ({error})"
+        raise RequestError(ErrorCode.INVALID_REQUEST, text) from None
 
 
 def _message(status: int, body: bytes) -> str:
@@ -49,9 +54,3 @@ def _message(status: int, body: bytes) -> str:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         return f"the answer has status {status}"
-
-
-def other_version(args: argparse.Namespace, error: msgspec.DecodeError) -> RequestError:
-    """The error for an answer that cannot be read."""
-    text = f"address is {args.address!r}, which answers otherwise than a router of this version ({error})"
-    return RequestError(ErrorCode.INVALID_REQUEST, text)

@@ -37,4 +37,4 @@ class _Refusing(Calls):
 def test_a_command_without_the_key_hears_how_to_give_one() -> None:
     said = "wants a key, by --api-key or BATON_API_KEY: no key was given"
     with serving_calls(_Refusing) as address, pytest.raises(RequestError, match=said):
-        fetch_page(parse(["explain", "--address", address, "r"]), "/debug/requests/r")
+        fetch_page(parse(["explain", "--address", address, "r"]), "/debug/requests/r", dict)
