@@ -22,7 +22,6 @@ from baton.commands.limit_arguments import (
     connection_limits,
     response_store_limits,
 )
-from baton.commands.process_names import process_names
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs, default_names
@@ -72,7 +71,7 @@ def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
     try:
         if args.parent_pid:
             die_with_parent(args.parent_pid)
-        configure_logging(args.command, args.log_format, args.log_level, names=process_names(args))
+        configure_logging(args.command, args.log_format, args.log_level, names=arguments.process_names(args))
         if args.command in arguments.SERVING and not args.parent_pid:
             _name_what_is_not_read(args)
         name_process(args.command)

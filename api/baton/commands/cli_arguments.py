@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -177,6 +178,17 @@ def as_flags(message: str) -> str:
     field = _FIELDS_OF_OTHERS.get(field, field)
     names = {flag.field: flag.name for command in COMMANDS for flag in command.flags}
     return names.get(field, field) + is_ + rest
+
+
+def process_names(args: argparse.Namespace) -> dict[str, str]:
+    """Return the process's name in the log by its field in JSON; a worker without a name gets one here."""
+    if args.command.endswith("-worker"):
+        role = args.command.removesuffix("-worker")
+        args.worker_id = args.worker_id or f"{role}-{secrets.token_hex(4)}"
+        return {"worker_id": args.worker_id}
+    if args.command == "router" and args.group_member:
+        return {"process": args.group_member.partition(":")[0]}
+    return {}
 
 
 def shutdown_timeout_s(args: argparse.Namespace) -> float:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.commands.cli_arguments import parse
-from baton.commands.process_names import process_names
+from baton.commands.cli_arguments import parse, process_names
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidConfigError, InvalidModelError
 from baton_service.process import exit_code, exit_without_reader
 
