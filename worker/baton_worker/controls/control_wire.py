@@ -6,7 +6,8 @@ Nothing is pickled: a function travels as its name, everything else as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -64,16 +65,18 @@ class _Call(_Argument):
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-_ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
-    ControlAction.SLEEP: _Sleep,
-    ControlAction.WAKE_UP: _WakeUp,
-    ControlAction.START_PROFILE: _Profile,
-    ControlAction.APPLY_MODEL: _Apply,
-    ControlAction.COLLECTIVE_RPC: _Call,
-    ControlAction.CHECK_ADAPTER: _CheckAdapter,
-    ControlAction.CHECK_WEIGHTS: CheckWeightsArgument,
-    ControlAction.SWITCH_WEIGHTS: SwitchWeightsArgument,
+_OPERATIONS: Final[dict[ControlAction, tuple[type[msgspec.Struct], Callable[..., EngineOperation]]]] = {
+    ControlAction.SLEEP: (_Sleep, Sleep),
+    ControlAction.WAKE_UP: (_WakeUp, WakeUp),
+    ControlAction.START_PROFILE: (_Profile, partial(Profile, is_start=True)),
+    ControlAction.STOP_PROFILE: (_Argument, partial(Profile, is_start=False)),
+    ControlAction.APPLY_MODEL: (_Apply, lambda func: ApplyModel(function=func)),
+    ControlAction.COLLECTIVE_RPC: (_Call, CallWorker),
+    ControlAction.CHECK_ADAPTER: (_CheckAdapter, CheckAdapter),
+    ControlAction.CHECK_WEIGHTS: (CheckWeightsArgument, CheckWeights),
+    ControlAction.SWITCH_WEIGHTS: (SwitchWeightsArgument, SwitchWeights),
 }
+"""The argument of each action, and the operation that is made of its fields."""
 
 
 def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, str]:
@@ -120,32 +123,16 @@ def decode_control(action: ControlAction, argument_json: str) -> EngineOperation
     Raises:
         InvalidRequestError: the argument is none of this action, or one of its fields is out of range.
     """
-    kind = _ARGUMENTS.get(action, _Argument)
+    kind, operation = _OPERATIONS.get(action, (_Argument, None))
     try:
-        match argument := msgspec.json.decode(argument_json, type=kind):
-            case _Sleep(level=level):
-                return Sleep(level=level)
-            case _WakeUp(tags=tags):
-                return WakeUp(tags=tags)
-            case _Profile(prefix=prefix):
-                return Profile(is_start=True, prefix=prefix)
-            case _Apply(func=func):
-                return ApplyModel(function=func)
-            case _Call():
-                return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
-            case _CheckAdapter(path=path, digest=digest):
-                return CheckAdapter(path=path, digest=digest)
-            case CheckWeightsArgument(path=path):
-                return CheckWeights(path=path)
-            case SwitchWeightsArgument(path=path, weights=weights):
-                return SwitchWeights(path=path, weights=weights)
+        argument = msgspec.json.decode(argument_json, type=kind)
     except msgspec.DecodeError as error:
         fields = ", ".join(kind.__struct_fields__) or "no field"
         allowed = f"an object with {fields} ({error})"
         raise InvalidRequestError(f"argument of {action}", argument_json, allowed) from None
-    if action is ControlAction.STOP_PROFILE:
-        return Profile(is_start=False)
-    raise InvalidRequestError("action", action, "one that a worker's engine executes")
+    if operation is None:
+        raise InvalidRequestError("action", action, "one that a worker's engine executes")
+    return operation(**msgspec.structs.asdict(argument))
 
 
 def encode_result(result: object) -> str:
