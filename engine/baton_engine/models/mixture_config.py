@@ -76,32 +76,23 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
     """
     if architecture not in MIXTURE_ARCHITECTURES:
         return None
-    is_gpt_oss = architecture == "GptOssForCausalLM"
-    if is_gpt_oss or architecture == "MixtralForCausalLM":
-        return MixtureConfig(
-            names=_GPT_OSS if is_gpt_oss else _MIXTRAL,
-            other_names=None if is_gpt_oss else _QWEN,
-            layers=frozenset(range(num_layers)),
-            hidden_size=fields.integer("hidden_size"),
-            intermediate_size=fields.integer("intermediate_size"),
-            num_experts=(num_experts := _read_num_experts(fields)),
-            num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
-            is_normalized=True,
-            has_bias=is_gpt_oss,
-            swiglu=_read_swiglu(fields) if is_gpt_oss else None,
-        )
+    is_gpt_oss, is_mixtral = architecture == "GptOssForCausalLM", architecture == "MixtralForCausalLM"
+    is_qwen = not (is_gpt_oss or is_mixtral)
     has_shared_expert = architecture == "Qwen2MoeForCausalLM"
     return MixtureConfig(
-        names=_QWEN,
-        layers=_read_sparse_layers(fields, num_layers),
+        names=_GPT_OSS if is_gpt_oss else _MIXTRAL if is_mixtral else _QWEN,
+        other_names=_QWEN if is_mixtral else None,
+        layers=_read_sparse_layers(fields, num_layers) if is_qwen else frozenset(range(num_layers)),
         hidden_size=fields.integer("hidden_size"),
-        intermediate_size=fields.integer("moe_intermediate_size"),
+        intermediate_size=fields.integer("moe_intermediate_size" if is_qwen else "intermediate_size"),
         num_experts=(num_experts := _read_num_experts(fields)),
         num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
-        is_normalized=fields.boolean("norm_topk_prob", False),
+        is_normalized=not is_qwen or fields.boolean("norm_topk_prob", False),
         shared_intermediate_size=(
             fields.integer("shared_expert_intermediate_size") if has_shared_expert else None
         ),
+        has_bias=is_gpt_oss,
+        swiglu=_read_swiglu(fields) if is_gpt_oss else None,
     )
 
 
