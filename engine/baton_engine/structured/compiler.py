@@ -20,6 +20,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+import msgspec
+
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.fair_queue import FairQueue
 from baton_core.requests.grammar_limits import check_grammar_limits
@@ -253,7 +255,8 @@ class GrammarCompiler:
             return outcome, 0
         backends = self._backends  # raises what is wrong with the model, rather than with the grammar
         try:
-            result = trial.decode_result(self._processes.run(trial.encode_grammar(params), limits))
+            answer = self._processes.run(msgspec.json.encode(params), limits)
+            result = msgspec.json.decode(answer, type=trial.TrialResult)
         except TaskFailedError as error:
             raise RequestError(ErrorCode.INTERNAL, f"a grammar cannot be compiled: {error}") from None
         except ProcessesUnavailableError as error:

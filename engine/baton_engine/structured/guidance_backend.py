@@ -69,10 +69,6 @@ class GuidanceGrammar(Grammar):
         self._matcher = matcher
         self._end = end
 
-    @property
-    def num_bytes(self) -> int:
-        return 0
-
     def new_state(self) -> GuidanceState:
         return GuidanceState(self._matcher.deep_copy(), self._end)
 

@@ -43,19 +43,15 @@ class GrammarState(ABC):
 
     def __init__(self, end: EndTokens) -> None:
         self._end = end
-        self._is_terminated = False
-
-    @property
-    def is_terminated(self) -> bool:
+        self.is_terminated = False
         """True once an end token was accepted: the output is over."""
-        return self._is_terminated
 
     def accept(self, token_id: int) -> bool:
         """Take the next token; where it does not fit, return False and change nothing."""
         if token_id in self._end.token_ids:
-            self._is_terminated = self._is_terminated or self._may_end()
-            return self._is_terminated
-        return not self._is_terminated and self._advance(token_id)
+            self.is_terminated = self.is_terminated or self._may_end()
+            return self.is_terminated
+        return not self.is_terminated and self._advance(token_id)
 
     def fork(self) -> Self:
         """Return a state after the same tokens that goes on by itself.
@@ -75,7 +71,7 @@ class GrammarState(ABC):
         The end tokens, where the output is over; none, where no token of the vocabulary continues the
         grammar and it may not end.
         """
-        if self._is_terminated:
+        if self.is_terminated:
             row[:] = self._end.mask
         else:
             self._fill(row)
@@ -104,10 +100,8 @@ class GrammarState(ABC):
 class Grammar(ABC):
     """A compiled grammar. Safe to share between threads."""
 
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int:
-        """Memory that it holds, if its library says so."""
+    num_bytes = 0
+    """Memory that it holds, if its library says so."""
 
     @abstractmethod
     def new_state(self) -> GrammarState:

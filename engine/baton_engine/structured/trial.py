@@ -54,16 +54,6 @@ class TrialResult(msgspec.Struct, frozen=True, omit_defaults=True):
         return RequestError(ErrorCode(self.code), self.text) if self.code else None
 
 
-def encode_grammar(params: StructuredOutputsParams) -> bytes:
-    """Return the task of a trial."""
-    return msgspec.json.encode(params)
-
-
-def decode_result(answer: bytes) -> TrialResult:
-    """Return what a trial answers."""
-    return msgspec.json.decode(answer, type=TrialResult)
-
-
 def prepare_trials(
     folder: str, vocab_size: int, eos_token_ids: Collection[int], backend: str
 ) -> Callable[[bytes], bytes]:

@@ -83,12 +83,9 @@ class XgrammarBackend(Backend):
 class XgrammarGrammar(Grammar):
     def __init__(self, compiled: xgrammar.CompiledGrammar, end: EndTokens, vocab_size: int) -> None:
         self._compiled = compiled
+        self.num_bytes = int(compiled.memory_size_bytes)
         self._end = end
         self._last_word = _mask_of_last_word(vocab_size)
-
-    @property
-    def num_bytes(self) -> int:
-        return int(self._compiled.memory_size_bytes)
 
     def new_state(self) -> XgrammarState:
         return XgrammarState(xgrammar.GrammarMatcher(self._compiled), self._end, self._last_word)
