@@ -105,37 +105,27 @@ class ConfigFields:
     def integer(
         self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_INTEGER
     ) -> int:
-        value = self.optional_integer(key, minimum=minimum, maximum=maximum)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.refuse(key, None, f"an integer of {minimum} to {maximum}")
-        return value
-
-    def optional_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_INTEGER) -> int | None:
         value = self.raw(key)
-        if value is None:
-            return None
+        if value is None and default is not None:
+            return default
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
             raise self.refuse(key, value, f"an integer of {minimum} to {maximum}")
         return value
 
+    def optional_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_INTEGER) -> int | None:
+        return None if self.raw(key) is None else self.integer(key, minimum=minimum, maximum=maximum)
+
     def number(self, key: str, default: float | None = None) -> float:
         """Read a number above zero."""
-        value = self.optional_number(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.refuse(key, None, _NUMBER)
-        return value
-
-    def optional_number(self, key: str) -> float | None:
         value = self.raw(key)
-        if value is None:
-            return None
+        if value is None and default is not None:
+            return default
         if not _is_number(value):
             raise self.refuse(key, value, _NUMBER)
         return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return None if self.raw(key) is None else self.number(key)
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
         """Read a list of `count` numbers above zero."""
@@ -160,9 +150,14 @@ class ConfigFields:
             raise self.refuse(key, value, "true, false")
         return value
 
-    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
+    def only(self, key: str, allowed: bool) -> None:
+        """Refuse the other value of a switch; that of an absent one is the allowed one."""
+        if self.boolean(key, allowed) is not allowed:
+            raise self.refuse(key, not allowed, str(allowed).lower())
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str | None = None) -> str:
         value = self.raw(key)
-        if value is None:
+        if value is None and default is not None:
             return default
         if value not in allowed:
             raise self.refuse(key, value, ", ".join(allowed))

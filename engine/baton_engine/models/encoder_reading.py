@@ -115,8 +115,7 @@ def _read_bert(
     architecture: str, family: str, fields: ConfigFields, max_model_len: int | None
 ) -> EncoderConfig:
     for key in ("is_decoder", "add_cross_attention"):
-        if fields.boolean(key, False):
-            raise fields.refuse(key, True, "false")
+        fields.only(key, False)
     fields.choice("position_embedding_type", ("absolute",), "absolute")
     is_bert = family == "Bert"
     # RoBERTa's positions begin behind the row of its padding token.
@@ -200,8 +199,7 @@ def _read_nomic(
     fields = fields.updated({name: value for name, value in own.items() if value is not None})
     fields = fields.with_default("max_position_embeddings", 2048)
     for key in _NOMIC_SWITCHES:
-        if fields.boolean(key, False):
-            raise fields.refuse(key, True, "false")
+        fields.only(key, False)
     for key, allowed in (("rotary_emb_fraction", 1.0), ("rotary_scaling_factor", 1.0)):
         if fields.raw(key) not in (None, allowed):
             raise fields.refuse(key, fields.raw(key), str(allowed))
@@ -240,8 +238,7 @@ def _read_gte(
 ) -> EncoderConfig:
     fields.choice("position_embedding_type", ("rope",), "rope")
     fields.choice("layer_norm_type", ("layer_norm",), "layer_norm")
-    if fields.boolean("logn_attention_scale", False):
-        raise fields.refuse("logn_attention_scale", True, "false")
+    fields.only("logn_attention_scale", False)
     fields = fields.with_default("max_position_embeddings", 8192)
     hidden_size, num_heads = _read_sizes(fields)
     rope = RopeReader(

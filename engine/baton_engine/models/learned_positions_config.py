@@ -145,8 +145,7 @@ def read_learned_positions_config(
             asks for what the engine does not implement.
     """
     architecture = read_architecture(fields)
-    if not fields.boolean("is_causal", True):
-        raise fields.refuse("is_causal", False, "true")
+    fields.only("is_causal", True)
     read = _read_gpt2 if architecture in _GPT2 else _read_opt
     return replace(
         read(folder, fields), architecture=architecture, has_head=architecture in (_GPT2[0], _OPT[0])
@@ -155,8 +154,7 @@ def read_learned_positions_config(
 
 def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
     keys = {own: own if fields.raw(key) is None else key for own, key in _GPT2_KEYS.items()}
-    if fields.boolean("add_cross_attention", False):
-        raise fields.refuse("add_cross_attention", True, "false")
+    fields.only("add_cross_attention", False)
     hidden_size = fields.integer(keys["n_embd"], 768)
     num_layers = fields.integer(keys["n_layer"], 12, maximum=MAX_LAYERS)
     num_heads = _read_num_heads(fields, keys["n_head"], keys["n_embd"], hidden_size)

@@ -166,15 +166,13 @@ def _read_pooling_type(fields: ConfigFields) -> str:
         modes = mode if isinstance(mode, list) else [mode]
     if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in _MODES:
         raise fields.refuse("pooling_mode", modes, f"one of {', '.join(_MODES)}")
-    if not fields.boolean("include_prompt", True):
-        raise fields.refuse("include_prompt", False, "true")
+    fields.only("include_prompt", True)
     return _MODES[modes[0]]
 
 
 def _read_dense(folder: Path, own: Path, is_input_normalized: bool) -> ProjectionPlan:
     fields = ConfigFields.from_file(own / "config.json")
-    if fields.boolean("use_residual", False):
-        raise fields.refuse("use_residual", True, "false")
+    fields.only("use_residual", False)
     for key in ("module_input_name", "module_output_name"):
         fields.choice(key, (_INPUT,), _INPUT)
     return ProjectionPlan(

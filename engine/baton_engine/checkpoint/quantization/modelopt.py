@@ -56,8 +56,6 @@ def read_modelopt(fields: ConfigFields) -> ModelOptQuantization:
     Raises:
         InvalidModelError: a value is none that can be followed.
     """
-    algorithm = fields.choice("quant_algo", tuple(_LAYERS), "")
-    if algorithm not in _LAYERS:
-        raise fields.refuse("quant_algo", algorithm or None, ", ".join(_LAYERS))
+    algorithm = fields.choice("quant_algo", tuple(_LAYERS))
     ignored = read_names(fields, "ignore", "exclude_modules")
     return ModelOptQuantization(layer=_LAYERS[algorithm], ignored=ignored)

@@ -76,9 +76,7 @@ def _read_class(fields: ConfigFields) -> str:
     if config is None:
         allowed = f"a configuration under the key default: {', '.join(_CLASSES)}"
         raise fields.refuse("quant_type", fields.raw("quant_type"), allowed)
-    name = config.choice("_type", tuple(_CLASSES), "")
-    if not name:
-        raise config.refuse("_type", None, ", ".join(_CLASSES))
+    name = config.choice("_type", tuple(_CLASSES))
     config.integer("_version", minimum=_VERSION, maximum=_VERSION)
     return _CLASSES[name]
 
@@ -141,8 +139,7 @@ def _read_inputs(weight: ConfigFields, expected: str) -> StoredInputs:
             if settings.raw(bound) is not None:
                 raise settings.refuse(bound, settings.raw(bound), "null")
         return StoredInputs(rounding=InputRounding(element=InputElement.E4M3))
-    if settings.boolean("reduce_range", False):
-        raise settings.refuse("reduce_range", True, "false")
+    settings.only("reduce_range", False)
     mapping = _require(settings, "mapping_type", "SYMMETRIC", "ASYMMETRIC")
     rounding = InputRounding(element=InputElement.INT8, is_symmetric=mapping == "SYMMETRIC")
     return StoredInputs(rounding=rounding)
@@ -156,8 +153,4 @@ def _read_intx_inputs(weight: ConfigFields) -> StoredInputs:
 
 def _require(fields: ConfigFields, name: str, *allowed: str, key: str = "_data") -> str:
     """Return a value of Python that is stored as an object, by its `_data` or another of its keys."""
-    described = fields.section_or_empty(name)
-    value = described.choice(key, allowed, "")
-    if not value:
-        raise described.refuse(key, None, ", ".join(allowed))
-    return value
+    return fields.section_or_empty(name).choice(key, allowed)
