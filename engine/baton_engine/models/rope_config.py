@@ -146,22 +146,22 @@ class RopeReader:
         """
         theta = rope.number("rope_theta", theta)
         rotary_dim = self._read_rotary_dim(rope)
+        scaling: RopeScaling | None = None
+        magnitude = 1.0
         match self._read_type(rope):
             case "linear":
                 scaling = LinearScaling(factor=rope.number("factor"))
-                return RopeConfig(rotary_dim=rotary_dim, theta=theta, scaling=scaling)
             case "dynamic":
-                return RopeConfig(rotary_dim=rotary_dim, theta=self._dynamic_theta(rope, theta, rotary_dim))
+                theta = self._dynamic_theta(rope, theta, rotary_dim)
             case "ntk":
-                return _read_ntk(rope, theta, rotary_dim)
+                theta, scaling = _read_ntk(rope, theta, rotary_dim)
             case "yarn":
-                return self._read_yarn(rope, theta, rotary_dim)
+                scaling, magnitude = self._read_yarn(rope, theta)
             case "longrope":
-                return self._read_longrope(rope, theta, rotary_dim)
+                scaling, magnitude = self._read_longrope(rope, rotary_dim)
             case "llama3":
-                return RopeConfig(rotary_dim=rotary_dim, theta=theta, scaling=self._read_llama3(rope))
-            case _:
-                return RopeConfig(rotary_dim=rotary_dim, theta=theta)
+                scaling = self._read_llama3(rope)
+        return RopeConfig(rotary_dim=rotary_dim, theta=theta, scaling=scaling, magnitude=magnitude)
 
     def layer_section(self, layer_type: str, *, is_scaled: bool = True) -> ConfigFields:
         """Return the section of one type of layer; `rope_scaling` comes before it where that is scaled."""
@@ -200,7 +200,7 @@ class RopeReader:
         growth = factor * self.served_len / self.trained_len - (factor - 1)
         return theta * math.pow(growth, rotary_dim / (rotary_dim - 2))
 
-    def _read_yarn(self, rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
+    def _read_yarn(self, rope: ConfigFields, theta: float) -> tuple[YarnScaling, float]:
         if theta <= 1:
             raise rope.refuse("rope_theta", theta, "a number above 1")
         original_len = self._read_original_len(rope)
@@ -209,23 +209,19 @@ class RopeReader:
         if beta_fast < beta_slow:
             raise rope.refuse("beta_fast", beta_fast, f"at least beta_slow ({beta_slow})")
         magnitude = rope.optional_number("attention_factor")
-        return RopeConfig(
-            rotary_dim=rotary_dim,
-            theta=theta,
-            scaling=YarnScaling(
-                factor=factor,
-                beta_fast=beta_fast,
-                beta_slow=beta_slow,
-                original_len=original_len,
-                rounds_ramp=rope.boolean("truncate", True),
-            ),
-            magnitude=_yarn_magnitude(rope, factor) if magnitude is None else magnitude,
+        scaling = YarnScaling(
+            factor=factor,
+            beta_fast=beta_fast,
+            beta_slow=beta_slow,
+            original_len=original_len,
+            rounds_ramp=rope.boolean("truncate", True),
         )
+        return scaling, _yarn_magnitude(rope, factor) if magnitude is None else magnitude
 
     def _read_yarn_factor(self, rope: ConfigFields, original_len: int) -> float:
         return rope.number("factor", self.trained_len / original_len)
 
-    def _read_longrope(self, rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
+    def _read_longrope(self, rope: ConfigFields, rotary_dim: int) -> tuple[LongRopeScaling, float]:
         original_len = self._read_original_len(rope)
         factors = {name: rope.numbers(f"{name}_factor", rotary_dim // 2) for name in ("short", "long")}
         chosen = "long" if self.served_len > original_len else "short"
@@ -238,12 +234,7 @@ class RopeReader:
                     "original_max_position_embeddings", 1, "at least 2 without attention_factor"
                 )
             magnitude = math.sqrt(1 + math.log(factor) / math.log(original_len))
-        return RopeConfig(
-            rotary_dim=rotary_dim,
-            theta=theta,
-            scaling=LongRopeScaling(factors=factors[chosen]),
-            magnitude=1.0 if magnitude is None else magnitude,
-        )
+        return LongRopeScaling(factors=factors[chosen]), 1.0 if magnitude is None else magnitude
 
     def _read_llama3(self, rope: ConfigFields) -> Llama3Scaling:
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
@@ -267,7 +258,7 @@ def scaled_len(unscaled_len: int, factor: float, trained_len: int) -> int:
     return min(max(trained_len, int(unscaled_len * factor)), MAX_INTEGER)
 
 
-def _read_ntk(rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
+def _read_ntk(rope: ConfigFields, theta: float, rotary_dim: int) -> tuple[float, LinearScaling]:
     """Read a base that is `factor` times as large, whose frequencies are slower by a step of the factor.
 
     Source: NTK-aware scaling, fixed form, as in vLLM (`NTKScalingRotaryEmbedding` without `mixed_b`).
@@ -275,8 +266,7 @@ def _read_ntk(rope: ConfigFields, theta: float, rotary_dim: int) -> RopeConfig:
     if (mixed_b := rope.raw("mixed_b")) is not None:
         raise rope.refuse("mixed_b", mixed_b, "null")
     factor = rope.number("factor")
-    scaling = LinearScaling(factor=math.pow(factor, 2 / rotary_dim))
-    return RopeConfig(rotary_dim=rotary_dim, theta=theta * factor, scaling=scaling)
+    return theta * factor, LinearScaling(factor=math.pow(factor, 2 / rotary_dim))
 
 
 def _yarn_magnitude(rope: ConfigFields, factor: float) -> float:
