@@ -2,6 +2,7 @@
 
     python -m bench.router_cost --streams 1 64 512 --repeats 3
     python -m bench.router_cost --streams 64 512 --sglang FOLDER --vllm FOLDER
+    python -m bench.router_cost --streams 64 512 --processes 1 2 4
 
 A router process, a worker whose engine answers within a millisecond (`instant_engine`), and clients
 that only read. The cost of a request is the router's CPU time for answers of one token; that of a token is
@@ -12,6 +13,10 @@ In the same run, over HTTP, may be measured: SGLang's router in front of the bar
 on and reads no tokens (`--sglang`, a virtual environment with `pip install sglang-router==0.3.2`), and the
 API server of vLLM, whose engine is a process of its own with the bundled model (`--vllm`, the folder of
 bench/peer/make_environment.sh).
+
+`--processes` measures routers of so many processes in turns, each with so many times the streams, over HTTP,
+which spreads its connections over them: the CPU time of all processes for a request and a token. Where it
+does not grow, N processes on N cores serve N times as much.
 """
 
 from __future__ import annotations
@@ -69,6 +74,27 @@ async def compare(
                 print(_row(name, num_streams, median_cost(theirs), median_cost(floor)), flush=True)
 
 
+async def compare_processes(
+    streams: list[int], repeats: int, counts: Sequence[int], flags: Sequence[str]
+) -> None:
+    print(("{:>11}" * 6).format("processes", "streams", "µs/request", "µs/token", "tokens/s", "per event"))
+    with ExitStack() as stack:
+        routers = [
+            stack.enter_context(running_router(*flags, "--router-processes", str(count))) for count in counts
+        ]
+        for router in routers:
+            await wait_until_ready(router)
+        for num_streams in streams:
+            costs = defaultdict[int, list[Cost]](list)
+            for _ in range(repeats):
+                for count, router in zip(counts, routers, strict=True):
+                    costs[count].append(await measure(router, "HTTP", num_streams * count))
+            for count, measured in costs.items():
+                cost = median_cost(measured)
+                figures = f"{cost.request_us:11.0f}{cost.token_us:11.1f}{cost.tokens_per_s:11.0f}"
+                print(f"{count:11}{num_streams * count:11}{figures}{cost.tokens_per_event:11.1f}", flush=True)
+
+
 def _row(protocol: str, num_streams: int, ours: Cost, bare: Cost) -> str:
     request = f"{ours.request_us:11.0f}{bare.request_us:11.0f}{ours.request_us / bare.request_us:11.1f}"
     token = f"{ours.token_us:11.1f}{bare.token_us:11.1f}{ours.token_us / bare.token_us:11.1f}"
@@ -108,9 +134,9 @@ async def show_profile(protocol: str, num_streams: int, num_lines: int, flags: S
 
 @contextmanager
 def _profiled(server: Server, path: Path) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGUSR1)
+    os.kill(server.pids[0], signal.SIGUSR1)
     yield
-    os.kill(server.pid, signal.SIGUSR2)
+    os.kill(server.pids[0], signal.SIGUSR2)
     deadline = time.monotonic() + WITHIN_S
     while not path.exists():
         if time.monotonic() > deadline:
@@ -150,12 +176,15 @@ def main() -> None:
     parser.add_argument("--profile", choices=tuple(CLIENTS), help="show the costs at the last of --streams")
     parser.add_argument("--sglang", type=Path, help="virtual environment with SGLang's router")
     parser.add_argument("--vllm", type=Path, help="folder of make_environment.sh")
+    parser.add_argument("--processes", type=int, nargs="+", help="routers of so many processes, over HTTP")
     parser.add_argument("--lines", type=int, default=15, help="functions that a profile shows")
     parser.add_argument("--stream-interval", default="1", help="the router's own: tokens in each event")
     args = parser.parse_args()
     flags = ("--stream-interval", args.stream_interval)
     if args.profile:
         asyncio.run(show_profile(args.profile, args.streams[-1], args.lines, flags))
+    elif args.processes:
+        asyncio.run(compare_processes(args.streams, args.repeats, args.processes, flags))
     else:
         with ExitStack() as stack:
             peers = {}

@@ -9,6 +9,7 @@ step; the tokens are those of a fixed text of the bundled model's vocabulary.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from pathlib import Path
 
 from baton.config.engine_args import BUNDLED_MODEL
@@ -27,6 +28,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.model_to_serve import read_served_model
+from baton_worker.router_links import RouterLinks
 from baton_worker.session_client import RouterCallbacks, SessionClient
 from bench.command_line import make_parser
 
@@ -58,28 +60,32 @@ INFO = WorkerInfo(
 
 
 class InstantEngine:
-    """Answers requests with `tokens`, over and over."""
+    """Answers requests of a router's processes with `tokens`, over and over."""
 
     def __init__(self, router: str, tokens: tuple[int, ...]) -> None:
         self._tokens = tokens
-        self._running: dict[str, tuple[RequestSpec, int]] = {}
+        self._running: dict[str, dict[str, tuple[RequestSpec, int]]] = defaultdict(dict)
+        """For each process of the router, its requests and how many tokens each has been sent."""
         self._has_work = asyncio.Event()
-        self._router_id = ""
         callbacks = RouterCallbacks(
-            on_joined=self._on_joined, on_message=self._on_message, on_lost=lambda router_id: None
+            on_joined=lambda router_id, has_locality: None,
+            on_message=self._on_message,
+            on_lost=lambda router_id: None,
+            on_processes=lambda address, processes: self._routers.on_processes(address, processes),
         )
-        load = WorkerLoad(num_available_blocks=NUM_BLOCKS)
-        self._client = SessionClient(router, INFO, lambda: load, callbacks, PATIENT)
+        at_all = INFO, lambda: WorkerLoad(num_available_blocks=NUM_BLOCKS), callbacks, PATIENT
+        self._routers = RouterLinks(
+            (router,),
+            lambda address, is_process: SessionClient(address, *at_all, names_process=is_process),
+            finds_more=False,
+        )
 
     async def run(self) -> None:
         stepping = asyncio.create_task(self._step_forever())
         try:
-            await self._client.run()
+            await self._routers.run()
         finally:
             stepping.cancel()
-
-    def _on_joined(self, router_id: str, _has_locality: bool) -> None:
-        self._router_id = router_id
 
     def _on_message(self, router_id: str, message: ToWorker) -> None:
         match message:
@@ -92,29 +98,33 @@ class InstantEngine:
                     queue_s=0.0,
                     prefill_s=0.0,
                 )
-                self._client.send(router_id, first)
+                self._routers.send(router_id, first)
                 if output.finish_reason is None:
-                    self._running[spec.request_id] = (spec, 1)
+                    self._running[router_id][spec.request_id] = (spec, 1)
                     self._has_work.set()
             case Cancel(request_id=request_id):
-                self._running.pop(request_id, None)
+                self._running[router_id].pop(request_id, None)
 
     async def _step_forever(self) -> None:
         while True:
             await self._has_work.wait()
             await asyncio.sleep(STEP_S)
-            outputs = []
-            for request_id, (spec, num_sent) in list(self._running.items()):
-                output = self._output(spec, num_sent)
-                outputs.append(output)
-                if output.finish_reason is None:
-                    self._running[request_id] = (spec, num_sent + 1)
-                else:
-                    del self._running[request_id]
-            if outputs:
-                self._client.send(self._router_id, TokenBatch(outputs=tuple(outputs)))
-            if not self._running:
+            for router_id, running in self._running.items():
+                if running:
+                    self._step(router_id, running)
+            if not any(self._running.values()):
                 self._has_work.clear()
+
+    def _step(self, router_id: str, running: dict[str, tuple[RequestSpec, int]]) -> None:
+        outputs = []
+        for request_id, (spec, num_sent) in list(running.items()):
+            output = self._output(spec, num_sent)
+            outputs.append(output)
+            if output.finish_reason is None:
+                running[request_id] = (spec, num_sent + 1)
+            else:
+                del running[request_id]
+        self._routers.send(router_id, TokenBatch(outputs=tuple(outputs)))
 
     def _output(self, spec: RequestSpec, position: int) -> SequenceOutput:
         is_last = position + 1 == spec.params.max_tokens

@@ -56,7 +56,7 @@ def _server(process: EngineProcess, port: int) -> Server:
         try:
             answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=30.0)
             if answer.is_success:
-                return Server(process.pids[0], {"http_address": f"127.0.0.1:{port}"})
+                return Server(process.pids[:1], {"http_address": f"127.0.0.1:{port}"})
         except httpx.HTTPError:
             pass  # it does not listen yet
         time.sleep(0.5)

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from baton.config.engine_args import BUNDLED_MODEL
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
-from bench.processes import ROOT, cpu_s, start_module, start_router
+from bench.processes import ROOT, cpu_s, descendants, start_module, start_router
 from bench.router_cost import stream_clients
 from bench.router_cost.stream_clients import Ask
 
@@ -32,8 +32,13 @@ CLIENTS: dict[str, tuple[str, Callable[[str], Ask]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    pid: int
+    pids: Sequence[int]
+    """Its processes, the first one first; not those of its engine."""
     addresses: dict[str, str]
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of its processes so far."""
+        return sum(map(cpu_s, self.pids))
 
     def client(self, protocol: str) -> Ask:
         field, make_client = CLIENTS[protocol]
@@ -62,7 +67,7 @@ def running_router(*flags: str, profile: Path | None = None) -> Iterator[Server]
         "bench.router_cost.instant_engine", "--router", addresses["address"], "--tokens", tokens
     )
     try:
-        yield Server(router.pid, addresses)
+        yield Server((router.pid, *descendants(router.pid)), addresses)
     finally:
         for process in (engine, router):
             process.terminate()
@@ -75,7 +80,7 @@ def running_bare_server() -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     try:
-        yield Server(process.pid, json.loads(process.stdout.readline()))
+        yield Server((process.pid,), json.loads(process.stdout.readline()))
     finally:
         process.terminate()
         process.wait()
@@ -90,12 +95,12 @@ async def measure(server: Server, protocol: str, num_streams: int) -> Cost:
     async def spend(num_tokens: int, num_requests: int) -> float:
         """CPU seconds for each request."""
         nonlocal num_events
-        before = cpu_s(server.pid)
+        before = server.cpu_s()
         num_received, num_events = await stream_clients.load(
             ask, num_streams=num_streams, num_requests=num_requests, num_tokens=num_tokens
         )
         assert num_received == num_requests * num_tokens, "a client did not get all its tokens"
-        return (cpu_s(server.pid) - before) / num_requests
+        return (server.cpu_s() - before) / num_requests
 
     await spend(NUM_TOKENS, max(num_streams, MIN_REQUESTS // 4))
     request_s = await spend(1, num_requests)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -71,7 +71,7 @@ class ProcessSharing:
         """The last frame of each process that is there."""
         self._followers: dict[asyncio.Event, dict[str, Spending]] = {}
         """The spending that each follower of this process is still to hear; its event is set by news."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_first(self) -> bool:
@@ -85,8 +85,9 @@ class ProcessSharing:
 
     def start(self, address: str, http_address: str, adapters: SharedAdapters) -> None:
         """Listen, and follow the others."""
-        self._tasks.append(asyncio.create_task(self._listen()))
-        self._tasks += [asyncio.create_task(self._follow(index)) for index in self._member.others]
+        self._begin(self._listen())
+        for index in self._member.others:
+            self._begin(self._follow(index))
 
     def on_joined(self, info: WorkerInfo) -> None: ...
 
@@ -129,9 +130,16 @@ class ProcessSharing:
         except (OSError, TimeoutError):
             return b""
 
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _listen(self) -> None:
         listener = listen_at_path(str(self._member.socket(self._member.index)))
-        server = await asyncio.start_unix_server(self._answer, sock=listener)
+        server = await asyncio.start_unix_server(
+            lambda *ends: self._begin(self._answer(*ends)), sock=listener
+        )
         async with server:
             await server.serve_forever()
 
