@@ -12,7 +12,8 @@ what each further token adds. The bare server of the same run sends as many even
 In the same run, over HTTP, may be measured: SGLang's router in front of the bare server, which passes bytes
 on and reads no tokens (`--sglang`, a virtual environment with `pip install sglang-router==0.3.2`), and the
 API server of vLLM, whose engine is a process of its own with the bundled model (`--vllm`, the folder of
-bench/peer/make_environment.sh).
+bench/peer/make_environment.sh), and the bare server on Granian instead of uvicorn (`--granian`, with
+`pip install granian==2.8.9`).
 
 `--processes` measures routers of so many processes in turns, each with so many times the streams, over HTTP,
 which spreads its connections over them: the CPU time of all processes for a request and a token. Where it
@@ -34,7 +35,7 @@ from pathlib import Path
 
 from bench.command_line import make_parser
 from bench.router_cost import stream_clients
-from bench.router_cost.peers import running_sglang, running_vllm
+from bench.router_cost.peers import running_granian, running_sglang, running_vllm
 from bench.router_cost.servers import (
     CLIENTS,
     MIN_REQUESTS,
@@ -176,6 +177,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=tuple(CLIENTS), help="show the costs at the last of --streams")
     parser.add_argument("--sglang", type=Path, help="virtual environment with SGLang's router")
     parser.add_argument("--vllm", type=Path, help="folder of make_environment.sh")
+    parser.add_argument("--granian", action="store_true", help="the bare server on Granian, too")
     parser.add_argument("--processes", type=int, nargs="+", help="routers of so many processes, over HTTP")
     parser.add_argument("--lines", type=int, default=15, help="functions that a profile shows")
     parser.add_argument("--stream-interval", default="1", help="the router's own: tokens in each event")
@@ -190,6 +192,8 @@ def main() -> None:
             peers = {}
             if args.sglang:
                 peers["sglang"] = stack.enter_context(running_sglang(args.sglang))
+            if args.granian:
+                peers["granian"] = stack.enter_context(running_granian())
             if args.vllm:
                 peers["vllm"] = stack.enter_context(running_vllm(args.vllm))
             asyncio.run(compare(args.streams, args.repeats, peers, flags))

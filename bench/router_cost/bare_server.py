@@ -60,13 +60,20 @@ async def describe(_: Request) -> JSONResponse:
     return JSONResponse({"status": "healthy", "model_path": CHUNK["model"]})
 
 
+_ABOUT = ("/health", "/server_info", "/get_server_info", "/model_info")
+app = Starlette(
+    routes=[
+        Route("/v1/completions", complete, methods=["POST"]),
+        *(Route(path, describe) for path in _ABOUT),
+    ]
+)
+
+
 async def serve() -> None:
     grpc_server = grpc.aio.server()
     add_BatonServicer_to_server(BareService(), grpc_server)
     grpc_port = grpc_server.add_insecure_port("127.0.0.1:0")
     await grpc_server.start()
-    about = [Route(path, describe) for path in ("/health", "/server_info", "/get_server_info", "/model_info")]
-    app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"]), *about])
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
     with listen_at("127.0.0.1", 0) as listener:
         http_port = listener.getsockname()[1]

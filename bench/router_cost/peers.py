@@ -1,7 +1,8 @@
-"""Other servers under measurement: SGLang's router before a bare server, and vLLM's API server."""
+"""Other servers under measurement: SGLang's router before a bare server, vLLM's API server, and Granian."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,6 +43,18 @@ def running_vllm(folder: Path) -> Iterator[Server]:
         (process,), client = engines.serve("vllm", "--disable-uvicorn-access-log")
         with process:
             yield _server(process, client.port)
+
+
+@contextmanager
+def running_granian() -> Iterator[Server]:
+    """Run the application of the bare server on Granian instead of uvicorn."""
+    with tempfile.TemporaryDirectory() as logs:
+        port = free_port()
+        command = [sys.executable, "-m", "granian", "--interface", "asgi", "--loop", "asyncio", "--no-log"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "bench.router_cost.bare_server:app"]
+        with EngineProcess("granian", command, log=Path(logs) / "log", environment={}) as process:
+            started = _server(process, port)
+            yield Server(process.pids, started.addresses)
 
 
 def _server(process: EngineProcess, port: int) -> Server:
