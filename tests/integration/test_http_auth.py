@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_router.http.routes import OPERATOR_ROUTES
-from baton_router.http.routes import ROUTES
+from baton_router.http.routes import OPERATOR_ROUTES, ROUTES
 from baton_router.process.http_settings import HttpSettings
 from baton_service.router_access import RouterAccess
 from tests.integration.http_router import error_of, http_cluster
