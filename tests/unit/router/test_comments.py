@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from baton_router.http import comments
 from baton_router.http.calls import Call
 from baton_router.http.comments import with_comments
 from baton_router.http.errors import failure_of
+from baton_router.http.middleware import REQUEST_NAME, RequestName
 from baton_router.process.http_settings import AnswerSettings, HttpSettings
 
 SILENT_S = 0.02
@@ -66,7 +68,7 @@ async def test_a_stream_may_begin_with_a_comment_and_a_failure_is_then_an_event(
         raise FAULT
         yield Struct()
 
-    scope = {"type": "http", "headers": [], "baton.request_id": "r1"}
+    scope = {"type": "http", "headers": [], REQUEST_NAME: RequestName("r1", Counter())}
     state = SimpleNamespace(settings=HttpSettings(answers=AnswerSettings(keep_alive_s=SILENT_S)))
     call: Call[None] = Call(state, scope, receive, send)  # type: ignore[arg-type]
     with pytest.raises(RequestError):
