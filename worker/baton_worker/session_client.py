@@ -117,18 +117,10 @@ class SessionClient:
         """The reason why the last try did not reach the router; empty if it answered."""
         self._is_told = False
         """The router, out of reach or not, has said that it goes."""
-        self._router_name = ""
-        self._refusal: Refusal | None = None
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """The router's last refusal; None if it takes this worker, or has not answered."""
-        return self._refusal
-
-    @property
-    def router_name(self) -> str:
+        self.router_name = ""
         """The router's name in the last session; empty before the first."""
-        return self._router_name
+        self.refusal: Refusal | None = None
+        """The router's last refusal; None if it takes this worker, or has not answered."""
 
     @property
     def has_session(self) -> bool:
@@ -192,7 +184,7 @@ class SessionClient:
             if self.is_forwarded:
                 backoff_s = _ASK_AGAIN_S
             await asyncio.sleep(0 if self._is_closing else backoff_s)
-            most_s = _MAX_BACKOFF_S if self._refusal is None else _MAX_REFUSED_BACKOFF_S
+            most_s = _MAX_BACKOFF_S if self.refusal is None else _MAX_REFUSED_BACKOFF_S
             backoff_s = min(2 * backoff_s, most_s)
 
     async def _dial(self) -> None:
@@ -249,9 +241,9 @@ class SessionClient:
 
     def _note_refusal(self, refusal: Refusal | None) -> None:
         """Log what has changed, once, and say that it has."""
-        if refusal == self._refusal:
+        if refusal == self.refusal:
             return
-        self._refusal = refusal
+        self.refusal = refusal
         if refusal is not None:
             _log.warning("%s; trying on", refusal.message)
         self._callbacks.on_refusal()
@@ -284,7 +276,7 @@ class SessionClient:
         offered_epoch = 0 if offered is None else offered.epoch
         if self._is_closing or not begins_after_welcome(welcome.epoch, offered_epoch):
             return None
-        self._router_name = welcome.router_id
+        self.router_name = welcome.router_id
         session = self._session = self._new_session(welcome)
         self._callbacks.on_joined(session.router_id, welcome.has_locality)
         return session, session.loop_session.attach(welcome.epoch, welcome.received)

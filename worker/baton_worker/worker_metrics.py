@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from baton_core.blocks.block_pool import BlockPool
 from baton_core.distribution import Distribution
 from baton_core.requests.attempt_names import is_probe
 from baton_core.requests.phases import PhaseName, PhaseReport
@@ -217,14 +216,12 @@ class WorkerMetrics:
         page.add(BROKEN_SEQUENCES, self._core.health.num_broken_sequences, worker_id)
 
     def _tell_blocks(self, page: Exposition) -> None:
-        for state, count in _blocks(self._core.pool).items():
+        pool = self._core.pool
+        blocks = {
+            "free": pool.num_free,
+            "cached": pool.num_cached,
+            "quarantined": pool.num_quarantined,
+            "in_use": pool.num_used - pool.num_quarantined,
+        }
+        for state, count in blocks.items():
             page.add(BLOCKS, count, self._core.config.worker_id, state)
-
-
-def _blocks(pool: BlockPool) -> dict[str, int]:
-    return {
-        "free": pool.num_free,
-        "cached": pool.num_cached,
-        "quarantined": pool.num_quarantined,
-        "in_use": pool.num_used - pool.num_quarantined,
-    }
