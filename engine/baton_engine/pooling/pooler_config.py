@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,7 +57,9 @@ def read_pooler_config(values: Mapping[str, Any]) -> PoolerConfig:
     if kind is not None:
         given.setdefault("tok_pooling_type" if kind in TOKEN_POOLING_TYPES else "seq_pooling_type", kind)
     for name, value in given.items():
-        _check(name, value)
+        is_allowed, allowed = _ALLOWED[name]
+        if not is_allowed(value):
+            raise _refused(name, value, allowed)
     task, columns = given.pop("task", None), given.pop("returned_token_ids", None)
     return PoolerConfig(
         task=None if task is None else PoolingTask(task),
@@ -66,36 +68,30 @@ def read_pooler_config(values: Mapping[str, Any]) -> PoolerConfig:
     )
 
 
-def _check(name: str, value: Any) -> None:
-    match name:
-        case "task":
-            _require(value in list(PoolingTask), name, value, ", ".join(PoolingTask))
-        case "seq_pooling_type":
-            _require(value in POOLING_TYPES, name, value, ", ".join(POOLING_TYPES))
-        case "tok_pooling_type":
-            _require(value in TOKEN_POOLING_TYPES, name, value, ", ".join(TOKEN_POOLING_TYPES))
-        case "use_activation":
-            _require(isinstance(value, bool), name, value, "True, False")
-        case "dimensions":
-            _require(_is_integer(value) and value > 0, name, value, "an integer of at least 1")
-        case "step_tag_id":
-            _require(_is_integer(value) and value >= 0, name, value, "a token id")
-        case "returned_token_ids":
-            is_list = isinstance(value, list | tuple) and 0 < len(value) <= MAX_TOKENS
-            allowed = f"a list of 1 to {MAX_TOKENS} integers of at least 0"
-            _require(is_list and all(_is_integer(one) and one >= 0 for one in value), name, value, allowed)
-        case _:
-            is_number = isinstance(value, int | float) and math.isfinite(value)
-            _require(is_number and (name != "logit_sigma" or value > 0), name, value, "a finite number")
+def _is_natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise _refused(name, value, allowed)
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple) and 0 < len(value) <= MAX_TOKENS and all(map(_is_natural, value))
+
+
+_ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "task": (list(PoolingTask).__contains__, ", ".join(PoolingTask)),
+    "seq_pooling_type": (POOLING_TYPES.__contains__, ", ".join(POOLING_TYPES)),
+    "tok_pooling_type": (TOKEN_POOLING_TYPES.__contains__, ", ".join(TOKEN_POOLING_TYPES)),
+    "use_activation": (lambda value: isinstance(value, bool), "True, False"),
+    "dimensions": (lambda value: _is_natural(value) and value > 0, "an integer of at least 1"),
+    "step_tag_id": (_is_natural, "a token id"),
+    "returned_token_ids": (_is_list, f"a list of 1 to {MAX_TOKENS} integers of at least 0"),
+    "logit_mean": (_is_finite, "a finite number"),
+    "logit_sigma": (lambda value: _is_finite(value) and value > 0, "a finite number"),
+}
+"""For each value that is kept, whether it is allowed, and which are."""
 
 
 def _refused(name: str, value: object, allowed: str) -> InvalidConfigError:
