@@ -18,7 +18,7 @@ import numpy as np
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_engine.sampling.thinking import Thinking
-from baton_engine.structured.interface import GrammarState, TokenMask
+from baton_engine.structured.interface import GrammarState, TokenMask, refusal
 
 MAX_FOLLOW_S: Final = 0.5
 """Processor time that following a grammar may take, beside `MAX_FOLLOW_S_PER_TOKEN` for each of its steps."""
@@ -128,8 +128,5 @@ class GrammarProgress:
 
 
 def _too_slow(params: StructuredOutputsParams) -> InvalidRequestError:
-    allowed = (
-        f"what takes at most {MAX_FOLLOW_S_PER_TOKEN * 1e3:g} ms of processor time for each token of the "
-        f"output, and {MAX_FOLLOW_S:g} s besides"
-    )
-    return InvalidRequestError(f"structured_outputs.{params.kind}", getattr(params, params.kind), allowed)
+    most = f"{MAX_FOLLOW_S_PER_TOKEN * 1e3:g} ms of processor time for each token of the output"
+    return refusal(params, f"what takes at most {most}, and {MAX_FOLLOW_S:g} s besides")

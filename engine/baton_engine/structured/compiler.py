@@ -30,7 +30,7 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_engine.structured import trial
 from baton_engine.structured.compilation_job import CompilationJob
 from baton_engine.structured.grammar_cache import GrammarCache
-from baton_engine.structured.interface import EndTokens, Grammar
+from baton_engine.structured.interface import EndTokens, Grammar, refusal
 from baton_engine.structured.selection import Backends
 from baton_engine.structured.vocabulary import Vocabulary
 from baton_sandbox.bounded_processes import (
@@ -261,10 +261,10 @@ class GrammarCompiler:
             raise RequestError(ErrorCode.INTERNAL, f"a grammar cannot be compiled: {error}") from None
         except ProcessesUnavailableError as error:
             raise RequestError(ErrorCode.UNAVAILABLE, f"a grammar cannot be compiled: {error}") from None
-        if (refusal := result.error(params)) is not None:
-            raise refusal
+        if (refused := result.error(params)) is not None:
+            raise refused
         if result.num_bytes > MAX_GRAMMAR_BYTES:
-            raise _refusal(params, f"what compiles to at most {MAX_GRAMMAR_BYTES >> 20} MiB")
+            raise refusal(params, f"what compiles to at most {MAX_GRAMMAR_BYTES >> 20} MiB")
         with suppress(OSError):  # of this thread alone, and of those that the library starts from it
             niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + limits.niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
@@ -274,12 +274,12 @@ class GrammarCompiler:
         self._check(params)
         grammar = self._backends.compile(params)
         if not grammar.new_state().can_begin:
-            raise _refusal(params, trial.ALLOWED)
+            raise refusal(params, trial.ALLOWED)
         return grammar
 
     def _check(self, params: StructuredOutputsParams) -> None:
         if not self._end.token_ids:
-            raise _refusal(params, "None: this model has no token that ends an output")
+            raise refusal(params, "None: this model has no token that ends an output")
         check_grammar_limits(params)
 
     @cached_property
@@ -315,17 +315,13 @@ class _LaneState:
         del self.jobs[job.name]
 
 
-def _refusal(params: StructuredOutputsParams, allowed: str) -> InvalidRequestError:
-    return InvalidRequestError(f"structured_outputs.{params.kind}", getattr(params, params.kind), allowed)
-
-
 def _too_slow(params: StructuredOutputsParams, limits: ProcessLimits, error: TaskEndedError) -> BatonError:
     """Tell a grammar that takes too much from a machine that has other work."""
     if error.is_overdue:
         text = f"structured_outputs.{params.kind} was not compiled within {limits.wall_s:g} s"
         return RequestError(ErrorCode.DEADLINE_EXCEEDED, text)
     allowed = f"what compiles within {limits.cpu_s:g} s of processor time and {limits.memory_bytes >> 20} MiB"
-    return _refusal(params, allowed)
+    return refusal(params, allowed)
 
 
 def _too_many() -> RequestError:

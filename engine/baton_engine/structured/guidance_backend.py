@@ -12,11 +12,10 @@ from typing import Self
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from baton_core.errors import InvalidRequestError
 from baton_core.requests.guidance_source import guidance_source
 from baton_core.requests.schema_features import unkept_by_guidance
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask
+from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask, refusal
 from baton_engine.structured.vocabulary import Vocabulary
 
 
@@ -30,9 +29,8 @@ class GuidanceBackend(Backend):
 
     def compile(self, params: StructuredOutputsParams) -> GuidanceGrammar:
         """See `Backend`."""
-        field, value = f"structured_outputs.{params.kind}", getattr(params, params.kind)
         if (unkept := unkept_by_guidance(params)) is not None:
-            raise InvalidRequestError(field, value, f"what llguidance keeps to, which {unkept} is not")
+            raise refusal(params, f"what llguidance keeps to, which {unkept} is not")
         has_marks = params.structural_tag is not None
         tokenizer = self._tokenizer_with_marks if has_marks else self._tokenizer
         try:
@@ -45,8 +43,7 @@ class GuidanceBackend(Backend):
             _fill(matcher, np.zeros_like(self._end.mask))
             reason = matcher.get_error()
         if reason:
-            allowed = f"what llguidance can compile ({_first_lines(reason)})"
-            raise InvalidRequestError(field, value, allowed)
+            raise refusal(params, f"what llguidance can compile ({_first_lines(reason)})")
         return GuidanceGrammar(matcher, self._end)
 
     @cached_property

@@ -14,6 +14,7 @@ from typing import Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from baton_core.errors import InvalidRequestError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 TokenMask: TypeAlias = NDArray[np.int32]
@@ -106,6 +107,11 @@ class Grammar(ABC):
     @abstractmethod
     def new_state(self) -> GrammarState:
         """Return the state of a sequence that has no token yet."""
+
+
+def refusal(params: StructuredOutputsParams, allowed: str) -> InvalidRequestError:
+    """Return the error that says which grammars are allowed instead of one."""
+    return InvalidRequestError(f"structured_outputs.{params.kind}", getattr(params, params.kind), allowed)
 
 
 class Backend(ABC):

@@ -13,12 +13,11 @@ from typing import Any, Final, Self
 import numpy as np
 import xgrammar
 
-from baton_core.errors import InvalidRequestError
 from baton_core.requests.expression_writers import gbnf
 from baton_core.requests.regex_syntax import parse_regex
 from baton_core.requests.schema_features import unsupported_part
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask
+from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask, refusal
 from baton_engine.structured.vocabulary import Vocabulary
 
 _THREADS_PER_GRAMMAR: Final = 4
@@ -34,13 +33,12 @@ class XgrammarBackend(Backend):
 
     def compile(self, params: StructuredOutputsParams) -> XgrammarGrammar:
         """See `Backend`."""
-        field, value = f"structured_outputs.{params.kind}", getattr(params, params.kind)
         if (keyword := unsupported_part(params)) is not None:
-            raise InvalidRequestError(field, value, f"what xgrammar keeps to, which {keyword} is not")
+            raise refusal(params, f"what xgrammar keeps to, which {keyword} is not")
         try:
             compiled = self._compile(params)
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise InvalidRequestError(field, value, f"what xgrammar can compile ({_reason(error)})") from None
+            raise refusal(params, f"what xgrammar can compile ({_reason(error)})") from None
         return XgrammarGrammar(compiled, self._end, len(self._vocabulary.texts))
 
     def _compile(self, params: StructuredOutputsParams) -> xgrammar.CompiledGrammar:
