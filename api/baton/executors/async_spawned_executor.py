@@ -37,8 +37,6 @@ class AsyncSpawnedExecutor:
         self._process = ServingProcess(args)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
-        self._served: set[str] = set()
-        """Digests of the adapters that the router serves."""
         self._calls: dict[str, tuple[asyncio.Task[None], Inbox]] = {}
         """The calls whose streams have not ended, by the request's id."""
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
@@ -98,10 +96,13 @@ class AsyncSpawnedExecutor:
 
     async def _read(self, request: pb.GenerateRequest, adapter: Adapter | None, inbox: Inbox) -> None:
         try:
-            if adapter is not None and adapter.digest not in self._served:
+            try:
+                await self._read_events(request, inbox)
+            except grpc.RpcError as error:
+                if adapter is None or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
                 await asyncio.to_thread(serve_adapter, self._process, adapter)
-                self._served.add(adapter.digest)
-            await self._read_events(request, inbox)
+                await self._read_events(request, inbox)
         except grpc.RpcError as error:
             inbox.put((request_error(error),))
         except BatonError as error:

@@ -74,9 +74,10 @@ def serve_adapter(process: ServingProcess, adapter: Adapter) -> None:
     """Have the router serve an adapter under its digest.
 
     Raises:
-        BatonError: the folder cannot be used, or does not fit the model.
+        BatonError: the folder cannot be used, does not fit the model, or has changed since it was read.
     """
-    argument_json = json.dumps({"lora_name": adapter.digest, "lora_path": adapter.path})
+    argument = {"lora_name": adapter.digest, "lora_path": adapter.path, "digest": adapter.digest}
+    argument_json = json.dumps(argument)
     request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)
     with process.access.open_channel(process.address) as channel:
         try:

@@ -47,8 +47,6 @@ class SpawnedExecutor:
         self._events: SimpleQueue[tuple[_Call, ExecutorEvent]] = SimpleQueue()
         """Pending events: no more than the open requests' own tokens."""
         self._calls: dict[str, _Call] = {}
-        self._served: set[str] = set()
-        """Digests of the adapters that the router serves."""
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
         self.pooling = self._process.pooling
 
@@ -115,19 +113,25 @@ class SpawnedExecutor:
 
     def _read(self, call: _Call, adapter: Adapter | None) -> None:
         try:
-            if adapter is not None and adapter.digest not in self._served:
+            try:
+                self._read_events(call)
+            except grpc.RpcError as error:
+                if adapter is None or error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
                 serve_adapter(self._process, adapter)
-                self._served.add(adapter.digest)
-            reader = EventReader()
-            for message in call.open(self._stub):
-                if (event := reader.read(message)) is not None:
-                    self._events.put((call, event))
+                self._read_events(call)
         except grpc.RpcError as error:
             self._events.put((call, request_error(error)))
         except BatonError as error:
             self._events.put((call, RequestError(error.code, str(error))))
         except Exception as error:
             self._events.put((call, RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")))
+
+    def _read_events(self, call: _Call) -> None:
+        reader = EventReader()
+        for message in call.open(self._stub):
+            if (event := reader.read(message)) is not None:
+                self._events.put((call, event))
 
 
 class _Call:

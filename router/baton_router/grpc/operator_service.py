@@ -32,7 +32,9 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
         if request.action == ControlAction.SERVE_ADAPTER:
             asked = _read_adapter(request.argument_json)
             with self._service.open_call():
-                await self._service.adapter_loading.load(asked.lora_name, asked.lora_path, replaces=True)
+                await self._service.adapter_loading.load(
+                    asked.lora_name, asked.lora_path, replaces=True, digest=asked.digest
+                )
             return pb.ControlResponse()
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
         with self._service.open_call():
@@ -58,11 +60,12 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
 class _ServeAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     lora_name: str
     lora_path: str
+    digest: str = ""
 
 
 def _read_adapter(argument_json: str) -> _ServeAdapter:
     try:
         return msgspec.json.decode(argument_json, type=_ServeAdapter)
     except msgspec.DecodeError as error:
-        allowed = f"an object with lora_name and lora_path ({error})"
+        allowed = f"an object with lora_name, lora_path and perhaps digest ({error})"
         raise InvalidRequestError("argument", argument_json, allowed) from None

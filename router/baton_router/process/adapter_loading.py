@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from baton_core.errors import ErrorCode
+from baton_core.errors import ErrorCode, RequestError
 from baton_core.sessions.control_messages import ControlAction
 from baton_router.operations.operations import read_results
 from baton_router.process.call_timeout import ends_within
@@ -31,16 +31,20 @@ class AdapterLoading:
         self._turn = asyncio.Lock()
         """Held by one change at a time."""
 
-    async def load(self, name: str, path: str, *, replaces: bool = False) -> None:
+    async def load(self, name: str, path: str, *, replaces: bool = False, digest: str = "") -> None:
         """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
 
-        A worker that is lost meanwhile is left out, unless none remains.
+        A worker that is lost meanwhile is left out, unless none remains. `digest` is the folder's, where the
+        caller knows it.
 
         Raises:
             InvalidRequestError: the name is taken, or the folder cannot be used.
-            RequestError: OVERLOADED, or what a worker says of it.
+            RequestError: OVERLOADED, or what a worker says of it. INTERNAL, the digest is another.
         """
         adapter = await self._threads.run("", Lane.LONG, self._adapters.read, name, path, replaces=replaces)
+        if digest and adapter.digest != digest:
+            text = f"the adapter of {path!r} could not be loaded: its folder is not as when it was named"
+            raise RequestError(ErrorCode.INTERNAL, text)
         argument = json.dumps({"path": adapter.path, "digest": adapter.digest})
         async with ends_within(self._timeout_s), self._turn:
             if adapter in self._adapters.adapters:

@@ -15,7 +15,7 @@ from baton_router.requests.served_adapters import ServedAdapters
 ADAPTER = Adapter(name="one", digest="d" * 64, path="/one")
 
 
-def load(**codes: ErrorCode | None) -> tuple[Adapter, ...]:
+def load(digest: str = "", **codes: ErrorCode | None) -> tuple[Adapter, ...]:
     """Load an adapter where each worker's check ends with a code; return what is served."""
 
     async def answer(result: Any) -> Any:
@@ -28,7 +28,7 @@ def load(**codes: ErrorCode | None) -> tuple[Adapter, ...]:
     )
     threads: Any = SimpleNamespace(run=lambda *_, **__: answer(ADAPTER))
     adapters = ServedAdapters(("base",), 16)
-    asyncio.run(AdapterLoading(adapters, threads, router, 5.0).load("one", "/one"))
+    asyncio.run(AdapterLoading(adapters, threads, router, 5.0).load("one", "/one", digest=digest))
     return adapters.adapters
 
 
@@ -41,3 +41,9 @@ def test_an_adapter_that_does_not_fit_or_that_no_worker_has_checked_is_not_serve
     with pytest.raises(RequestError) as caught:
         load(a=code, b=ErrorCode.WORKER_LOST)
     assert caught.value.code is code
+
+
+def test_a_folder_that_has_changed_since_it_was_named_is_not_served() -> None:
+    assert load(digest=ADAPTER.digest, a=None) == (ADAPTER,)
+    with pytest.raises(RequestError, match="the adapter of '/one' could not be loaded: its folder is not as"):
+        load(digest="e" * 64, a=None)
