@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +27,7 @@ from baton_worker.controls.engine_operations import (
 )
 
 _INDEX: Final = "model.safetensors.index.json"
+_PREFIX: Final = "baton-tensors-"
 
 
 class WeightUpdates:
@@ -85,12 +89,20 @@ class WeightUpdates:
 
 
 class _TensorFolder:
-    """A folder with tensors as safetensors files; it is deleted with this object."""
+    """A folder with tensors as safetensors files; it is deleted with this object.
+
+    That of a process that was killed is deleted when the next one is made: nobody holds its lock any more.
+    """
 
     def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="baton-weights-")
+        _delete_abandoned()
+        made = tempfile.mkdtemp(prefix=f".{_PREFIX}")
+        descriptor = os.open(made, os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self.path = made.replace(f".{_PREFIX}", _PREFIX)
+        os.rename(made, self.path)  # it is locked when others can find it
         self._file_of: dict[str, str] = {}
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        weakref.finalize(self, _delete, self.path, descriptor, os.getpid())
 
     def add(self, tensors: object) -> None:
         """Write tensors by name: a mapping, or pairs.
@@ -108,6 +120,25 @@ class _TensorFolder:
         save_file(whole, Path(self.path) / file)
         self._file_of |= dict.fromkeys(named, file)
         (Path(self.path) / _INDEX).write_text(json.dumps({"weight_map": self._file_of}))
+
+
+def _delete(path: str, descriptor: int, owner_pid: int) -> None:
+    """Delete a folder and end its lock, unless this process is a fork of its owner, who needs both."""
+    if os.getpid() == owner_pid:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _delete_abandoned() -> None:
+    """Delete the folders whose processes have ended without it."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is in use, another user's, or gone meanwhile
+            descriptor = os.open(path, os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(descriptor)
 
 
 def _read_field(request: object, field: str) -> Mapping[str, Any]:
