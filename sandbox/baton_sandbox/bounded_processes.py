@@ -163,7 +163,7 @@ class _ForkServer:
             process_group=0,  # a terminal's interrupt is for this process alone, which ends its others
         )
         theirs.close()
-        self._end = weakref.finalize(self, _end, self._process, self._control)
+        self._end = weakref.finalize(self, _end, self._process, self._control, os.getpid())
 
     @property
     def pid(self) -> int:
@@ -194,7 +194,10 @@ class _ForkServer:
         self._end()
 
 
-def _end(process: subprocess.Popen[bytes], control: Connection) -> None:
+def _end(process: subprocess.Popen[bytes], control: Connection, owner_pid: int) -> None:
+    """End a fork server, unless this process is a fork of its owner, which still needs it."""
+    if os.getpid() != owner_pid:
+        return
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -76,6 +76,18 @@ def test_a_process_does_tasks_with_the_settings_it_was_given(make: Make) -> None
     assert run("pid") == run("pid")
 
 
+def test_a_fork_of_the_owner_ends_none_of_them(make: Make) -> None:
+    run = make()
+    assert run("echo", "a") == "> a"
+    fork_server_pid = run.processes.fork_server_pid
+    if (pid := os.fork()) == 0:
+        run.processes.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert run("echo", "b") == "> b"
+    assert run.processes.fork_server_pid == fork_server_pid
+
+
 @pytest.mark.parametrize("name", ["spin", "hold"])
 def test_a_task_that_takes_more_processor_time_is_ended_and_the_next_has_a_fresh_process(
     make: Make, name: str
