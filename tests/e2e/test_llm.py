@@ -39,6 +39,7 @@ def spawned() -> Iterator[LLM]:
     before = set(children_of(os.getpid()))
     llm = LLM(prefill_workers=1, decode_workers=1, split="always", enable_prompt_embeds=True, **ARGUMENTS)
     (launcher,) = set(children_of(os.getpid())) - before
+    assert os.getpgid(launcher) != os.getpgrp(), "a terminal's interrupt would reach it, too"
     titles = sorted(children_of(launcher).values())
     assert titles == ["baton decode-worker", "baton prefill-worker", "baton router"]
     with Family(family_of(launcher)) as family, llm:

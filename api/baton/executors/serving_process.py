@@ -64,16 +64,20 @@ class ServingProcess:
         ]
         environment = {**child_environment(), API_KEY_VARIABLE: key}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=(write_fd,), env=environment
+            command,
+            stdin=subprocess.PIPE,
+            pass_fds=(write_fd,),
+            env=environment,
+            process_group=0,  # a terminal's interrupt is for this process alone, which ends its others
         )
         os.close(write_fd)
         self._reports = os.fdopen(read_fd)
-        report = self._next_report()
-        if "address" not in report:
-            raise self._ended(report)
-        self.address: str = report["address"]
-        """The router's gRPC address, `host:port`."""
         try:
+            report = self._next_report()
+            if "address" not in report:
+                raise self._ended(report)
+            self.address: str = report["address"]
+            """The router's gRPC address, `host:port`."""
             with self.access.open_channel(self.address) as channel:
                 self._wait_until_ready(channel)
                 info = BatonStub(channel).GetModelInfo(pb.GetModelInfoRequest())  # type: ignore[no-untyped-call]
