@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -156,7 +157,9 @@ async def test_the_cluster_is_told_as_the_dashboard_draws_it() -> None:
         await complete(client, "one")
         report(decoder, TokenSources(num_remote=NUM_PROMPT_TOKENS))
         await until_told(client, "/debug/requests/one")
-        told = (await client.get("/debug/cluster")).json()
+        with patch("time.time", return_value=0.0):
+            told = (await client.get("/debug/cluster")).json()
+        assert 0.0 < told["uptime_s"] < 600.0
         assert (told["models"], told["is_ready"], told["num_waiting"]) == (["tiny"], True, 0)
         assert {one["worker_id"]: one["role"] for one in told["workers"]} == {"d1": "decode", "p1": "prefill"}
         assert {one["state"] for one in told["workers"]} == {"ready"}

@@ -37,7 +37,10 @@ class OutputBuilder:
         self._held = HeldDeltas(params.stream_interval or 1)
         self._texts = [new_texts() if params.detokenize else None for _ in range(params.n)]
         self._prompt_texts = new_texts() if params.detokenize else None
-        self._arrival_s = time.time() if arrival_s is None else arrival_s
+        now_s = time.time()
+        self._arrival_s = now_s if arrival_s is None else arrival_s
+        self._epoch_s = now_s - time.monotonic()
+        """Added to the monotonic clock: no step of the wall clock moves a token."""
         self._sequences = [_SequenceOutput(index, params.flat_logprobs) for index in range(params.n)]
         self._prompt_logprobs: list[LogprobsOnePosition | None] = [None]
         self._num_cached_tokens: int | None = None
@@ -75,7 +78,7 @@ class OutputBuilder:
         """Take the next event."""
         match event:
             case Delta():
-                self._last_token_s = time.time()
+                self._last_token_s = self._epoch_s + time.monotonic()
                 self._first_token_s = self._first_token_s or self._last_token_s
                 self._time(event, self._last_token_s)
                 if self._num_cached_tokens is None:

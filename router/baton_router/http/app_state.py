@@ -37,6 +37,8 @@ class AppState:
     """Files and batches, where there is a folder for them."""
     started_at: int = field(default_factory=lambda: int(time.time()))
     """In seconds since 1970."""
+    began_s: float = field(default_factory=time.monotonic)
+    """The same in the time of the monotonic clock."""
     fingerprint: str = field(default_factory=lambda: f"baton-{version('baton')}")
     """`system_fingerprint` of replies: changes with the code that computes them."""
 

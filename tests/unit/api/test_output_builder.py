@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -224,6 +225,16 @@ def test_metrics_and_the_transfer_follow_from_the_request_s_timings() -> None:
         "remote_num_tokens": 3,
         "tp_size": 1,
     }
+
+
+def test_a_step_of_the_wall_clock_changes_no_time_between_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = make_builder()
+    builder.push(delta(1))
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    builder.push(delta(2))
+    ((gap_s, num_tokens),) = builder.token_gaps
+    assert 0.0 <= gap_s < 60.0
+    assert num_tokens == 1
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [("w", "w"), ("", "w"), ("p", "")])

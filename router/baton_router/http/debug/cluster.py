@@ -163,7 +163,7 @@ async def show_cluster(call: Call[None]) -> None:
         ClusterState(
             models=list(state.service.model_names),
             version=version("baton"),
-            uptime_s=time.time() - state.started_at,
+            uptime_s=time.monotonic() - state.began_s,
             is_ready=state.service.is_ready,
             num_open_calls=state.service.num_calls,
             num_open_requests=core.num_requests,
