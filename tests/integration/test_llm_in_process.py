@@ -201,6 +201,9 @@ def test_logits_processors_may_be_functions(llm: LLM) -> None:
 
     (output,) = llm.generate(PROMPT, greedy(3, logits_processors=(only_seven,)), use_tqdm=False)
     assert output.outputs[0].token_ids == [7, 7, 7]
+    no_numbers = greedy(3, logits_processors=(lambda tokens, logits: logits * torch.nan,))
+    with pytest.raises(RequestError, match="leave a token: here all logits are minus infinity or NaN"):
+        llm.generate(PROMPT, no_numbers, use_tqdm=False)
 
 
 def test_a_form_that_cannot_be_compiled_now_ends_its_request_alone(

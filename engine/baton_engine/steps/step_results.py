@@ -71,9 +71,8 @@ def _error_of(refusal: Refusal, samples: Sequence[SampleSpec]) -> BatonError:
     """Return the error of a row without a token; what a user's function excludes is the request's fault."""
     for sample in samples if refusal is Refusal.NOTHING_LEFT else ():
         if sample.history is not None and (names := sample.history.rules.params.logits_processors):
-            return InvalidRequestError(
-                "logits_processors", names, f"those that leave a token; {refusal.reason}"
-            )
+            allowed = "those that leave a token: here all logits are minus infinity or NaN"
+            return InvalidRequestError("logits_processors", names, allowed)
     return RequestError(ErrorCode.INTERNAL, refusal.reason)
 
 
