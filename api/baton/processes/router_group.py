@@ -82,6 +82,7 @@ class RouterGroup:
             stop_within_s=self._stop_within_s,
             report_workers=self._report_workers,
             announce=announce,
+            name=f"router process {index}",
         )
 
 

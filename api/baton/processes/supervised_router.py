@@ -26,6 +26,7 @@ class SupervisedRouter:
         report_workers: writes the states of the workers' processes to a pipe, until cancelled; None: there is
             nothing to write.
         announce: makes an announcement of the router's addresses and the time of its start; None makes none.
+        name: its subject in log lines and errors.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SupervisedRouter:
         stop_within_s: float,
         report_workers: Callable[[int], Coroutine[Any, Any, None]] | None,
         announce: Callable[[dict[str, str], float], Announcement] | None,
+        name: str = "the router",
     ) -> None:
         self.bound: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         """Its `address`, which is that of gRPC, and its `http_address`, once it listens."""
@@ -42,6 +44,7 @@ class SupervisedRouter:
         self._stop_within_s = stop_within_s
         self._report_workers = report_workers
         self._announce = announce
+        self._name = name
         self._restarts = Restarts()
 
     async def run(self) -> int:
@@ -58,7 +61,7 @@ class SupervisedRouter:
             if not self.bound.done():
                 return code
             log = _log.warning if code else _log.info
-            log("the router %s; it is started again in %g s", self._restarts.end, wait_s)
+            log("%s %s; it is started again in %g s", self._name, self._restarts.end, wait_s)
             await asyncio.sleep(wait_s)
 
     async def _run_once(self, began_s: float) -> tuple[int, str]:
@@ -82,7 +85,7 @@ class SupervisedRouter:
                 async with cancelled_at_end(follow_reports(announcement, child.reports)):
                     return await child.wait(), ""
         except (OSError, RuntimeError) as error:
-            reason = f"the router cannot be started: {error}"
+            reason = f"{self._name} cannot be started: {error}"
             _log.error("%s", reason)
             return 1, reason
 
@@ -102,7 +105,7 @@ class SupervisedRouter:
                 return await child.next_report() or {}
         except TimeoutError:
             child.process.kill()
-            text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
+            text = f"{self._name} did not report its addresses within {_START_WITHIN_S:g} s"
             if not self.bound.done():
                 raise RequestError(ErrorCode.UNAVAILABLE, text) from None
             _log.error("%s", text)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from baton.processes.restarts import MAX_WAIT_S, Restarts, is_start_hopeless
+from baton.processes.router_group import RouterGroup
 from baton.processes.supervised_router import SupervisedRouter
 from baton.processes.supervised_worker import SupervisedWorker
 
@@ -77,6 +78,7 @@ def test_the_log_says_why_a_process_cannot_be_started(
     async def scenario() -> None:
         router = SupervisedRouter((), stop_within_s=0, report_workers=None, announce=None)
         assert await router.run() == 1
+        assert await RouterGroup((), 2, stop_within_s=0).run() == 1
         worker = SupervisedWorker(
             "mixed-worker", "m0", (), stop_within_s=0, on_change=lambda: None, gives_up=lambda: True
         )
@@ -86,6 +88,7 @@ def test_the_log_says_why_a_process_cannot_be_started(
     asyncio.run(scenario())
     assert caplog.messages == [
         "the router cannot be started: [Errno 11] too many processes",
+        "router process 0 cannot be started: [Errno 11] too many processes",
         "worker m0 cannot be started: [Errno 11] too many processes",
         "worker m0 ended with exit code 1",
     ]
