@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from baton_core.errors import InvalidConfigError
@@ -19,6 +20,7 @@ OnBody = Callable[[bytes, float], None]
 """Hears of a piece of an answer's body, and of the loop's time at which it came."""
 KEPT_S: Final = 4.0
 """Seconds for which a connection is reused: one less than uvicorn's servers keep it open."""
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +71,16 @@ class Origin:
 class HttpClient:
     """A client of one server. All but its constructor runs on one loop.
 
+    It asks for answers that are not compressed, and decodes those that are. It follows no redirect.
+
     Args:
         headers: of every request.
     """
 
     def __init__(self, origin: Origin, headers: Mapping[str, str]) -> None:
         self._origin = origin
-        self._headers = {"Content-Type": "application/json", **headers}
+        self._headers = CIMultiDict({"Content-Type": "application/json", "Accept-Encoding": "identity"})
+        self._headers.update(headers)
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -85,12 +90,17 @@ class HttpClient:
 
         Raises:
             OSError: the server cannot be reached, or breaks off.
-            ValueError: it does not speak HTTP, or `on_body` raised it.
+            ValueError: it does not speak HTTP, or redirects, or `on_body` raised it.
         """
         now_s = asyncio.get_running_loop().time
         url = URL(f"{self._origin.url}{path}", encoded=True)
         try:
-            async with self._opened().request(method, url, data=body, headers=headers) as response:
+            async with self._opened().request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                if response.status in _REDIRECTS:
+                    place = response.headers.get("Location", "no address")
+                    raise ValueError(f"HTTP {response.status}: the server redirects to {place}")
                 async for piece in response.content.iter_any():
                     on_body(piece, now_s())
                 return response.status
@@ -116,7 +126,6 @@ class HttpClient:
                 connector=connector,
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
             )
         return self._session
 

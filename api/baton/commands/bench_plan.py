@@ -6,9 +6,11 @@ import argparse
 import math
 import resource
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from multidict import CIMultiDict
 
 from baton.commands.security_arguments import key_of_environment
 from baton.config import environment
@@ -148,7 +150,8 @@ def _server(args: argparse.Namespace) -> Server:
                 )
         access = RouterAccess(ClientTls(ca_certs=args.ssl_ca_certs), key)
         return GrpcServer(address=address, access=access)
-    headers: Mapping[str, str] = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = CIMultiDict({"Authorization": f"Bearer {key}"} if key else {})
+    headers.update(read_pairs(args.header))
     if args.insecure and args.ssl_ca_certs:
         raise InvalidConfigError(
             f"--ssl-ca-certs is {args.ssl_ca_certs!r}; allowed: nothing beside --insecure, which checks none"
@@ -156,9 +159,7 @@ def _server(args: argparse.Namespace) -> Server:
     origin = Origin.parse(args.base_url or f"http://{address}", args.ssl_ca_certs)
     if args.insecure and origin.tls is not None:
         origin.tls.check_hostname, origin.tls.verify_mode = False, ssl.CERT_NONE
-    return HttpServer(
-        origin=origin, headers={**headers, **read_pairs(args.header)}, backend=backend, endpoint=args.endpoint
-    )
+    return HttpServer(origin=origin, headers=headers, backend=backend, endpoint=args.endpoint)
 
 
 def _backend(name: str) -> Backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -69,6 +70,26 @@ async def test_an_answer_may_end_with_its_connection(headers: tuple[str, ...]) -
         assert await post(client) == (200, EVENTS)
         assert await post(client) == (200, EVENTS)
         assert server.num_connections == 2
+
+
+async def test_an_answer_is_asked_for_plain_and_decoded_all_the_same() -> None:
+    async def compress(_: int, writer: asyncio.StreamWriter) -> None:
+        body = gzip.compress(EVENTS)
+        writer.write(answer(body, "Content-Encoding: gzip", f"Content-Length: {len(body)}"))
+
+    async with serving(compress) as (server, client):
+        assert await post(client) == (200, EVENTS)
+    assert b"\r\naccept-encoding: identity\r\n" in server.requests[0].lower()
+
+
+async def test_a_redirect_is_told_and_not_followed() -> None:
+    async def redirect(_: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"", "Location: https://h/v1/x", "Content-Length: 0", status="302 Found"))
+
+    async with serving(redirect) as (server, client):
+        with pytest.raises(ValueError, match=r"^HTTP 302: the server redirects to https://h/v1/x$"):
+            await post(client)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

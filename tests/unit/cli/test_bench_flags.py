@@ -144,6 +144,13 @@ def test_the_port_is_that_of_the_protocol_unless_it_is_given(backend: str, port:
     assert asked("--port", "9000") == 9000
 
 
+def test_a_header_stands_in_for_the_one_of_the_key() -> None:
+    flags = ["--api-key", "k", "--header", "authorization=Basic x"]
+    server = read_plan(parse(["bench", "serve", *flags])).server
+    assert isinstance(server, HttpServer)
+    assert [(name.lower(), value) for name, value in server.headers.items()] == [("authorization", "Basic x")]
+
+
 def test_a_chat_without_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     chat = ["serve", "--backend", "openai-chat", "--port", "1", "--num-prompts", "1", "--model", "m"]
     assert main(["bench", *chat]) == 2
