@@ -80,13 +80,13 @@ class Roofline:
             num_pairs += count * start + count * (count + 1) // 2
             num_kv_tokens += start + count
             num_draws += bool(piece.samples)
-        active = model.attention_weights + model.num_active_experts * model.expert_weights
-        touched = model.attention_weights + model.num_touched_experts(num_tokens) * model.expert_weights
+        active = model.layer_weights(model.num_active_experts)
+        touched = model.layer_weights(model.num_touched_experts(num_tokens))
         head = model.hidden_size * model.vocab_size
         attention = 4 * model.num_layers * model.num_heads * model.head_dim * num_pairs
         return StepWork(
-            flops=2 * (model.num_layers * active * num_tokens + head * num_draws) + attention,
-            weight_bytes=ITEM_BYTES * (model.num_layers * touched + (head if num_draws else 0)),
+            flops=2 * (active * num_tokens + head * num_draws) + attention,
+            weight_bytes=ITEM_BYTES * (touched + (head if num_draws else 0)),
             kv_bytes=float(model.kv_bytes_per_token * num_kv_tokens),
             num_tokens=num_tokens,
         )

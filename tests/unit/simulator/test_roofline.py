@@ -62,8 +62,7 @@ def test_a_lone_decode_takes_as_long_as_the_weights_take_to_read() -> None:
 def test_a_long_prompt_takes_as_long_as_its_arithmetic() -> None:
     model = SHAPES["llama-3-8b"]
     cost = Roofline(machine=MACHINES["h200"], model=model, efficiency=Efficiency(compute=0.5, bandwidth=1.0))
-    layers = model.num_layers * (model.attention_weights + model.expert_weights)
-    flops = 2 * layers * 2048 + 4 * 32 * 32 * 128 * (2048 * 2049 // 2)
+    flops = 2 * model.layer_weights(1) * 2048 + 4 * 32 * 32 * 128 * (2048 * 2049 // 2)
     assert cost.seconds([make_slice(0, 2048, draws=False)]) == pytest.approx(flops / (989e12 * 0.5))
 
 
@@ -154,9 +153,70 @@ def test_a_shape_is_read_from_a_models_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, **experts}))
     shape = read_shape(str(tmp_path))
     assert (shape.mlp_size, shape.num_experts, shape.num_active_experts) == (32, 8, 2)
-    (tmp_path / "config.json").write_text(json.dumps({**config, "kv_lora_rank": 512}))
-    with pytest.raises(InvalidConfigError, match="kv_lora_rank is 512; allowed: none"):
-        read_shape(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InvalidConfigError, match="tells no shape"):
+        read_shape(str(tmp_path))
+
+
+def sizes(layers: int, hidden: int, heads: int, kv_heads: int, mlp: int, vocab: int) -> dict[str, object]:
+    """The fields that all families have; heads are of 128."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 128,
+        "intermediate_size": mlp,
+        "vocab_size": vocab,
+    }
+
+
+MIXTURES = {
+    "qwen1.5-moe-a2.7b": sizes(24, 2048, 16, 16, 5632, 151936)
+    | {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+    | {"shared_expert_intermediate_size": 5632, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "glm-4.5-air": sizes(46, 4096, 96, 8, 10944, 151552)
+    | {"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408}
+    | {"n_shared_experts": 1, "first_k_dense_replace": 1},
+    "ernie-4.5-21b-a3b": sizes(28, 2560, 20, 4, 12288, 103424)
+    | {"moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536, "moe_capacity": [64, 64, 64]}
+    | {"moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_interval": 1},
+    "gpt-oss-20b": sizes(24, 2880, 64, 8, 2880, 201088)
+    | {"head_dim": 64, "num_local_experts": 32, "experts_per_token": 4}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 12},
+}
+
+
+def test_the_experts_of_every_family_are_counted(tmp_path: Path) -> None:
+    weights = {}
+    for name, config in MIXTURES.items():
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        shape = read_shape(str(tmp_path))
+        active = shape.layer_weights(shape.num_active_experts)
+        weights[name] = (round(shape.num_weights / 1e9, 1), round(active / 1e9, 1))
+    assert weights == {
+        "qwen1.5-moe-a2.7b": (14.3, 2.1),
+        "glm-4.5-air": (106.8, 12.2),
+        "ernie-4.5-21b-a3b": (22.1, 3.1),
+        "gpt-oss-20b": (20.9, 3.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kv_lora_rank", 512),
+        ("model_type", "starcoder2"),
+        ("layer_types", ["linear_attention"]),
+        ("full_attention_interval", 4),
+        ("mamba_d_state", 16),
+        ("expert_layer_period", 2),
+        ("num_experts_per_tok", 0),
+        ("decoder_sparse_step", 2),
+    ],
+)
+def test_a_model_of_other_layers_is_refused_by_the_field(tmp_path: Path, field: str, value: object) -> None:
+    config = {**sizes(2, 64, 4, 2, 128, 1000), "num_experts": 8, "num_experts_per_tok": 2, field: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidConfigError, match=field):
         read_shape(str(tmp_path))
