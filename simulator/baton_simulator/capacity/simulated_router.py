@@ -66,7 +66,13 @@ class SimulatedRouter:
         self._wake_at: float | None = None
 
     def submit(self, ask: Ask) -> None:
-        self.results[ask.name] = RequestResult(ask=ask)
+        result = self.results[ask.name] = RequestResult(ask=ask)
+        largest = self.core.fleet.max_model_len
+        if 0 < largest < ask.num_prompt_tokens:  # this machine's memory may not hold the prompt either
+            needed = ask.num_prompt_tokens + ask.num_tokens
+            error = f"the request needs {needed} tokens; the largest max_model_len is {largest}"
+            self._end(result, error=error)
+            return
         max_tokens = 1 + -(-(ask.num_tokens - 1) // self._tokens_per_step)
         params = SamplingParams(seed=0, temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         spec = RequestSpec(request_id=ask.name, prompt_token_ids=ask.prompt_token_ids(), params=params)

@@ -23,9 +23,10 @@ from baton_core.errors import InvalidConfigError
 ID_TOKENS: Final = 512
 """Tokens of the trace that one of its ids stands for."""
 MAX_ID: Final = 2**31 - 2
+_MOST: Final = 2**31 - 1
 _AZURE: Final = b"TIMESTAMP,ContextTokens,GeneratedTokens"
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-_Length = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Length = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 
 
@@ -86,10 +87,10 @@ def _read_azure(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, TraceR
             at_ms = (at - began) // timedelta(milliseconds=1)
         except (ValueError, TypeError) as error:
             raise InvalidConfigError(f"line {number} of {name} is no request of a trace: {error}") from None
-        if input_length < 1 or output_length < 0:
+        if not (1 <= input_length <= _MOST and 0 <= output_length <= _MOST):
             raise InvalidConfigError(
                 f"line {number} of {name} has {input_length} and {output_length} tokens; allowed: from 1 "
-                "and from 0"
+                f"and from 0, to {_MOST}"
             )
         ids = range(num_ids, num_ids + _num_ids(input_length))
         num_ids = ids.stop

@@ -13,7 +13,7 @@ from baton_simulator.capacity.fleet_run import FleetPlan, FleetRun, Loss
 from baton_simulator.capacity.request_result import RequestResult
 from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import TraceRequest
-from baton_simulator.capacity.workload import make_workload
+from baton_simulator.capacity.workload import Ask, make_workload
 from tests.unit.simulator.capacity_fleets import KV_BYTES, make_plan, make_requests
 
 pytestmark = pytest.mark.slow
@@ -139,8 +139,14 @@ def test_every_request_ends_though_workers_are_lost() -> None:
 
 def test_a_prompt_that_no_cache_holds_is_refused() -> None:
     plan = make_plan("1M", split=SplitMode.NEVER)
-    (result,) = run(plan, make_requests(1, prompt=300_000))
-    assert "needs 300005 tokens; the largest max_model_len of a decode worker is 200000" in result.error
+    (result,) = run(plan, make_requests(1, prompt=199_999))
+    assert "needs 200004 tokens; the largest max_model_len of a decode worker is 200000" in result.error
+
+
+def test_a_prompt_that_no_cache_holds_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Ask, "prompt_token_ids")
+    (result,) = run(make_plan("1M", split=SplitMode.NEVER), make_requests(1, prompt=300_000))
+    assert result.error == "the request needs 300005 tokens; the largest max_model_len is 200000"
 
 
 def test_what_cannot_be_in_time_is_refused_where_the_router_enforces_it() -> None:

@@ -116,6 +116,7 @@ def test_azures_format_is_known_by_its_first_line(tmp_path: Path) -> None:
         ("2023-11-16 18:15:46,600\n", "line 2 of .* is no request of a trace"),
         ("yesterday,600,44\n", "line 2 of .* is no request of a trace"),
         ("2023-11-16 18:15:46,0,44\n", "line 2 of .* has 0 and 44 tokens; allowed: from 1 and from 0"),
+        ("2023-11-16 18:15:46,1,99999999999\n", "line 2 of .* and 99999999999 tokens; .* to 2147483647"),
         (
             "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n",
             "line 3 of .* has timestamp -1000; allowed: from 0, that of the line above",
