@@ -76,7 +76,11 @@ def parse_faults(text: str) -> frozenset[FaultKind]:
 def _useless_flags(args: argparse.Namespace) -> Mapping[str, Sequence[Flag]]:
     """Return the flags that change nothing beside the others, by where they do so."""
     if args.trace is None:
-        return {"without --trace": CAPACITY_FLAGS}
+        of_seeds = {
+            "without --seed": ("--story",) if args.seed is None else (),
+            "beside --seed": () if args.seed is None else ("--seeds", "--first"),
+        }
+        return {"without --trace": CAPACITY_FLAGS, **_named(SIMULATION_FLAGS, of_seeds)}
     is_profile = args.hardware not in MACHINES and Path(args.hardware).is_file()
     names = {
         "without --lose": () if args.lose else ("--lose-at", "--racks"),
@@ -84,8 +88,11 @@ def _useless_flags(args: argparse.Namespace) -> Mapping[str, Sequence[Flag]]:
         "without --slo": () if args.slo else ("--enforce-slo",),
         "with a file as --hardware": _OF_MACHINES if is_profile else (),
     }
-    flags = {where: [flag for flag in CAPACITY_FLAGS if flag.name in some] for where, some in names.items()}
-    return {"beside --trace": SIMULATION_FLAGS, **flags}
+    return {"beside --trace": SIMULATION_FLAGS, **_named(CAPACITY_FLAGS, names)}
+
+
+def _named(flags: Sequence[Flag], names: Mapping[str, Sequence[str]]) -> dict[str, list[Flag]]:
+    return {where: [flag for flag in flags if flag.name in some] for where, some in names.items()}
 
 
 def _require_default(args: argparse.Namespace, flags: Sequence[Flag], where: str) -> None:

@@ -139,3 +139,18 @@ def test_flags_of_a_trace_are_refused_without_one(
     assert main(["simulate", "--seeds", "1", flag, *([value] if value else [])]) == 2
     name = flag.replace("--no-", "--")
     assert f"{name} is {value or False!r}; allowed: nothing without --trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--story", "--story is True; allowed: nothing without --seed"),
+        ("--seed 1 --seeds 5", "--seeds is 5; allowed: nothing beside --seed"),
+        ("--seed 1 --first 5", "--first is 5; allowed: nothing beside --seed"),
+    ],
+)
+def test_flags_of_one_seed_and_of_many_are_told_apart(
+    flags: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *flags.split()]) == 2
+    assert said in capsys.readouterr().err
