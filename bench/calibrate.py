@@ -63,7 +63,7 @@ def decode_batch(batch: int, context: int) -> list[Piece]:
 def make_plan(pieces: Sequence[Piece], arguments: argparse.Namespace) -> StepPlan:
     slices = []
     for seq, piece in enumerate(pieces):
-        token_ids = [3 + at % 1000 for at in range(piece.num_tokens)]
+        token_ids = [at % min(1000, arguments.vocab_size) for at in range(piece.num_tokens)]
         slices.append(cpu_step.make_slice(seq, token_ids, piece.start + piece.num_tokens, arguments))
     return StepPlan(step_id=0, slices=tuple(slices))
 

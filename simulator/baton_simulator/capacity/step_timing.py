@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,18 +16,19 @@ from baton_core.worker.step_plan import SequenceSlice
 
 DECODES_TOGETHER: Final = 4
 """Sequences that share a step, as loads are estimated."""
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds that parts of a step take. A slice of one token is a decode, a longer one part of a prompt."""
 
-    step_s: float
+    step_s: _Seconds
     """Each step, whatever it computes."""
-    prompt_token_s: float
-    prompt_pair_s: float
+    prompt_token_s: _Seconds
+    prompt_pair_s: _Seconds
     """A prompt's token and one of the tokens that it sees, itself included."""
-    decode_s: float
-    decode_context_s: float
+    decode_s: _Seconds
+    decode_context_s: _Seconds
     """A decode and one of the tokens that it sees."""
 
     def seconds(self, slices: Iterable[SequenceSlice]) -> float:
@@ -60,7 +61,7 @@ class TimingProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """False: an assumption, made to stand for a machine that was not there."""
     source: str
     """The command that measured it, or what was assumed."""
-    kv_bytes_per_token: int
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=1)]
     timing: StepTiming
     mean_error: float = 0.0
     """Mean relative error of the fit to the measured steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.step_plan import SeqId, SequenceSlice
 from baton_simulator.capacity.step_timing import StepTiming, TimingProfile, work, write_profile
-from bench.calibrate import fit, shapes
+from bench.calibrate import Piece, fit, make_plan, shapes
 from bench.replay.worker_sizing import named_profile
 
 TIMING = StepTiming(
     step_s=1.0, prompt_token_s=0.1, prompt_pair_s=0.01, decode_s=0.001, decode_context_s=0.0001
+)
+PROFILE = TimingProfile(
+    model="m", machine="a", is_measured=False, source="s", kv_bytes_per_token=8, timing=TIMING
 )
 
 
@@ -48,12 +52,33 @@ def test_a_fit_has_no_negative_constants() -> None:
 
 
 def test_a_profile_survives_its_file_and_says_whether_it_was_measured(tmp_path: Path) -> None:
-    profile = TimingProfile(
-        model="m", machine="a", is_measured=False, source="s", kv_bytes_per_token=8, timing=TIMING
-    )
-    write_profile(tmp_path / "profile.json", profile)
-    assert named_profile(str(tmp_path / "profile.json")) == profile
-    assert str(profile) == "ASSUMED timer, not measured: m on a (s)"
+    write_profile(tmp_path / "profile.json", PROFILE)
+    assert named_profile(str(tmp_path / "profile.json")) == PROFILE
+    assert str(PROFILE) == "ASSUMED timer, not measured: m on a (s)"
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "field"),
+    [
+        ('"step_s": 1.0', '"step_s": -1.0', r"\$\.timing\.step_s"),
+        ('"decode_s": 0.001', '"decode_s": 1e300', r"\$\.timing\.decode_s"),
+        ('"kv_bytes_per_token": 8', '"kv_bytes_per_token": 0', r"\$\.kv_bytes_per_token"),
+    ],
+)
+def test_a_profile_of_impossible_figures_is_refused_by_the_field(
+    tmp_path: Path, found: str, written: str, field: str
+) -> None:
+    path = tmp_path / "profile.json"
+    write_profile(path, PROFILE)
+    path.write_text(path.read_text().replace(found, written))
+    with pytest.raises(InvalidConfigError, match=rf"is no profile of a machine: .*{field}"):
+        named_profile(str(path))
+
+
+def test_the_steps_of_a_small_vocabulary_have_tokens_of_it() -> None:
+    arguments = Namespace(vocab_size=50, context=64, batch=[1])
+    (piece,) = make_plan([Piece(start=0, num_tokens=64)], arguments).slices
+    assert set(piece.token_ids) == set(range(50))
 
 
 def test_an_unknown_profile_is_refused_with_those_that_exist() -> None:
