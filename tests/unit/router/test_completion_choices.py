@@ -9,14 +9,13 @@ import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
+from baton_router.http.completions.choices import ChoiceWriter, ShownPrompt
+from baton_router.http.completions.schemas import CompletionRequest
 from baton_router.requests.generation import Delta
 from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import byte_fallback_json, byte_level_json, make_tokenizer
 
-OPTIONS = ChoiceOptions(
-    has_logprobs=True, has_prompt_logprobs=False, has_token_ids=False, names_ids=False, shows_output=True
-)
+BODY = CompletionRequest(logprobs=0)
 FILES = {"bytes": byte_level_json(adds_bos=True), "fallback": byte_fallback_json()}
 
 
@@ -26,7 +25,7 @@ def offsets(
     """The offsets of all tokens, and the text that they point into."""
     params = SamplingParams(skip_special_tokens=skips_special)
     spec = RequestSpec(request_id="r", prompt_token_ids=tuple(prompt_ids), params=params)
-    writer = ChoiceWriter(0, OPTIONS, ShownPrompt(spec=spec, echo=echo), tokenizer)
+    writer = ChoiceWriter(0, BODY, ShownPrompt(spec=spec, echo=echo), tokenizer)
     ids = tokenizer.encode(output, add_special_tokens=False)
     choice = writer.write(Delta(index=0, text=output, token_ids=ids, finish_reason=None))
     assert choice.logprobs is not None

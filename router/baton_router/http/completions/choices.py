@@ -11,26 +11,13 @@ from typing import Final
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.http.completions.schemas import CompletionChoice, CompletionLogprobs
+from baton_router.http.completions.schemas import CompletionChoice, CompletionLogprobs, CompletionRequest
 from baton_router.http.json_pieces import as_list
 from baton_router.http.logprobs import LEAST, prompt_logprobs_of, token_name
 from baton_router.requests.generation import Delta
 from baton_router.text.tokenization import Tokenizer
 
 _Utf8: Final = codecs.getincrementaldecoder("utf-8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceOptions:
-    """Options of the choices of a call."""
-
-    has_logprobs: bool
-    has_prompt_logprobs: bool
-    has_token_ids: bool
-    names_ids: bool
-    """True if tokens are named by their ids."""
-    shows_output: bool
-    """False: only the prompt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,38 +34,41 @@ class ShownPrompt:
 class ChoiceWriter:
     """Writes one choice, at once or piece by piece."""
 
-    def __init__(self, index: int, options: ChoiceOptions, prompt: ShownPrompt, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, index: int, body: CompletionRequest, prompt: ShownPrompt, tokenizer: Tokenizer
+    ) -> None:
         self._index = index
-        self._options = options
+        self._body = body
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._logprobs = _LogprobsWriter(tokenizer, prompt.spec, names_ids=options.names_ids)
+        names_ids = bool(body.return_tokens_as_token_ids)
+        self._logprobs = _LogprobsWriter(tokenizer, prompt.spec, names_ids=names_ids)
         self._is_first = True
 
     def write(self, delta: Delta) -> CompletionChoice:
         """Return the new part of the choice; the first one also shows the prompt where that is requested."""
-        options, prompt = self._options, self._prompt
+        body, prompt = self._body, self._prompt
         shows_prompt, self._is_first = self._is_first, False
         echo = prompt.echo if shows_prompt else None
         token_ids, entries, text = delta.token_ids, delta.logprobs, delta.text
-        if not options.shows_output:
+        if not body.shows_output:
             token_ids, entries, text = (), (), ""
         choice = CompletionChoice(
             index=self._index,
             text=(echo or "") + text,
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
-            token_ids=list(token_ids) if options.has_token_ids else None,
+            token_ids=list(token_ids) if body.return_token_ids else None,
         )
-        if options.has_logprobs:
+        if body.logprobs is not None:
             shown = _Positions(token_ids=token_ids, entries=entries)
             if echo is not None:
                 of_prompt = _Positions(token_ids=prompt.spec.prompt_token_ids, entries=prompt.logprobs)
                 shown = replace(shown, prompt=of_prompt, echo=echo)
             choice.logprobs = self._logprobs.write(shown)
-        if shows_prompt and options.has_token_ids:
+        if shows_prompt and body.return_token_ids:
             choice.prompt_token_ids = list(prompt.spec.prompt_token_ids)
-        if shows_prompt and options.has_prompt_logprobs:
+        if shows_prompt and body.prompt_logprobs is not None:
             choice.prompt_logprobs = prompt_logprobs_of(prompt.logprobs, self._tokenizer)
         return choice
 

@@ -22,7 +22,7 @@ from baton_router.embeds.given_embeds import (
 from baton_router.http.calls import Call
 from baton_router.http.chat.completions import chat
 from baton_router.http.chat.schemas import ChatRequest
-from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
+from baton_router.http.completions.choices import ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import elements_of, lazily
@@ -164,17 +164,10 @@ class _CompletionReply:
         self._share = call.state.share
         self._given = prompts
         self._prompts = [ShownPrompt(spec=spec, echo=None) for spec in generation.specs]
-        self._options = options = ChoiceOptions(
-            has_logprobs=body.logprobs is not None,
-            has_prompt_logprobs=body.prompt_logprobs is not None,
-            has_token_ids=bool(body.return_token_ids),
-            names_ids=bool(body.return_tokens_as_token_ids),
-            shows_output=body.max_tokens != 0,
-        )
         self._num_prompt_tokens = sum(len(spec.prompt_token_ids) for spec in generation.specs)
         n = self._n = generation.specs[0].params.n
         self._writers = [
-            ChoiceWriter(number * n + index, options, prompt, call.state.service.tokenizer)
+            ChoiceWriter(number * n + index, body, prompt, call.state.service.tokenizer)
             for number, prompt in enumerate(self._prompts)
             for index in range(n)
         ]
@@ -256,6 +249,6 @@ class _CompletionReply:
 
     def _billed(self, usage: Usage) -> Usage:
         """Return the usage to bill: only the prompt's tokens where only the prompt is shown."""
-        if self._options.shows_output:
+        if self._call.body.shows_output:
             return usage
         return replace(usage, completion_tokens=0, total_tokens=usage.prompt_tokens)

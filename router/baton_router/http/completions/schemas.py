@@ -31,6 +31,11 @@ class CompletionRequest(RequestFields, kw_only=True):
     suffix: Any = None
     """Refused: text can only be continued at its end."""
 
+    @property
+    def shows_output(self) -> bool:
+        """True unless only the prompt is shown."""
+        return self.max_tokens != 0
+
 
 class CompletionLogprobs(msgspec.Struct, kw_only=True):
     """Log-probabilities of each token of the text."""
