@@ -14,7 +14,7 @@ from baton_core.sessions.weight_arguments import check_init_info, read_update_in
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.operator_routes import Query, ask_workers, control, read_query
-from baton_router.http.route import Route, Routes, Tag
+from baton_router.http.route import Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S
 
@@ -174,62 +174,3 @@ async def _update(call: Call[Any], action: ControlAction, argument: Mapping[str,
         if error.code != ErrorCode.INVALID_MODEL:
             raise
         raise HttpError(400, error.code, str(error), param="update_info") from None
-
-
-_route: Final = partial(Route, method="POST", tag=Tag.OPERATOR, errors=(400, 409, 429, 499, 502, 503, 504))
-"""The fields that these routes share, unless they say otherwise."""
-WEIGHT_ROUTES: Final = (
-    _route(
-        "/pause",
-        "pauseGeneration",
-        "Have new requests wait, and end or stop those that run",
-        pause,
-        query=PauseQuery,
-        reply=Status,
-    ),
-    _route("/resume", "resumeGeneration", "End a pause", resume, reply=Status),
-    _route(
-        "/is_paused", "isPaused", "Whether generation is paused", is_paused, reply=PauseState, method="GET"
-    ),
-    _route(
-        "/init_weight_transfer_engine",
-        "initWeightTransferEngine",
-        "Agree on the way in which new weights come",
-        init_weight_transfer_engine,
-        example={"init_info": {}},
-        reply=Done,
-    ),
-    _route(
-        "/start_weight_update",
-        "startWeightUpdate",
-        "Begin an update of the weights",
-        start_weight_update,
-        needs_body=False,
-        example={"is_checkpoint_format": True},
-        reply=Done,
-    ),
-    _route(
-        "/update_weights",
-        "updateWeights",
-        "Check new weights at every worker",
-        update_weights,
-        example={"update_info": {"path": "/models/new"}},
-        reply=Done,
-    ),
-    _route(
-        "/finish_weight_update",
-        "finishWeightUpdate",
-        "Have every worker compute with the new weights",
-        finish_weight_update,
-        reply=Done,
-    ),
-    _route(
-        "/get_world_size",
-        "getWorldSize",
-        "How many workers there are",
-        get_world_size,
-        query=WorldSizeQuery,
-        reply=WorldSize,
-        method="GET",
-    ),
-)
