@@ -6,19 +6,21 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from baton_core.errors import InvalidRequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, failure_of
-from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.http.picking import PickedError
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import Query, Route, Tag
 from baton_service.keys import AUTHORIZATION, Keys
 
 _PORT: Final = re.compile(r":\d*\Z")
@@ -26,6 +28,10 @@ API_KEY_HEADER: Final = "x-api-key"
 """Anthropic's clients show their key there."""
 LINE_TENANT: Final = "baton.line_tenant"
 """Key of the scope of a batch's line, a call that the router itself makes for the tenant named there."""
+_WRONG: Final = re.compile(r"Expected (.*?)(?:, got .*)? - at `\$\.(\w+)`")
+"""The beginning of an error that names the parameter that is to blame."""
+_TYPES: Final = {"`int`": "an integer", "`float`": "a number", "`bool`": "true or false"}
+QueryT = TypeVar("QueryT", bound=Query)
 
 
 def require_key(keys: Keys, headers: Headers) -> str:
@@ -92,6 +98,7 @@ class Endpoint:
 
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
+        self._query = route.query
         self._state = state
         self._is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
         self._decoder: BodyDecoder[Any] | None = (
@@ -110,12 +117,13 @@ class Endpoint:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:
                 call.tenant = require_key(self._state.keys, headers)
-            if self._route.query is None and scope["query_string"]:
+            if self._query is None and scope["query_string"]:
                 read_query(call, Query)
             with self._state.service.bodies.body() as call.room:
                 if self._decoder is not None:
                     call.body = await self._read(call, receive, headers, self._decoder)
-                await self._route.handler(call)
+                query = () if self._query is None else (read_query(call, self._query),)
+                await self._route.handler(call, *query)
         except (ClientDisconnect, PickedError):
             return
         except RecursionError:
@@ -134,3 +142,39 @@ class Endpoint:
         body, removal = decoder.decode(content if content or self._route.needs_body else b"{}")
         call.note_ignored(removal)
         return body
+
+
+def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
+    """Read a route's parameters; of a list each value is given apart, as `name` or `name[]`.
+
+    Raises:
+        InvalidRequestError: one is of another type, given twice, or unknown where the call is strict.
+    """
+    given = call.request.query_params
+    is_list = {field.name: field.default_factory is list for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name in given:
+        stem, texts = name.removesuffix("[]"), given.getlist(name)
+        if not is_list.get(name, True) and len(texts) > 1:
+            raise InvalidRequestError(name, texts, "one value")
+        values |= {stem: texts} if is_list.get(stem) else {name: given[name]}
+    if not call.is_strict:
+        removal = Removal()
+        with suppress(TooManyStepsError):
+            removal.remove(values, shapes_of(kind))
+        call.note_ignored(removal)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        if (wrong := _WRONG.match(str(error))) is not None:
+            allowed, name = wrong.groups()
+            raise InvalidRequestError(name, given[name], _in_words(allowed)) from None
+        allowed = ", ".join(is_list) or "none"
+        raise InvalidRequestError("query", str(given), f"{allowed} ({error})") from None
+
+
+def _in_words(allowed: str) -> str:
+    """Return the type's name in words."""
+    for name, words in _TYPES.items():
+        allowed = allowed.replace(name, words)
+    return allowed

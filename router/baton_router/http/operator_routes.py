@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
@@ -16,8 +14,7 @@ from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestErr
 from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, renamed
-from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
-from baton_router.http.route import Routes, Tag
+from baton_router.http.route import Query, Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
 
@@ -25,12 +22,6 @@ _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
 ROUTES: Final = Routes(method="POST", tag=Tag.OPERATOR, errors=_CONTROLS)
 ADAPTERS: Final = Routes(method="POST", tag=Tag.OPERATOR, errors=_CONTROLS)
 """Routes that add and remove LoRA adapters."""
-
-
-_WRONG: Final = re.compile(r"Expected (.*?)(?:, got .*)? - at `\$\.(\w+)`")
-"""The beginning of an error that names the parameter that is to blame."""
-_TYPES: Final = {"`int`": "an integer", "`float`": "a number", "`bool`": "true or false"}
-QueryT = TypeVar("QueryT", bound="Query")
 
 
 class LoadAdapterRequest(Fields, kw_only=True):
@@ -114,10 +105,6 @@ class OpenWork(msgspec.Struct, kw_only=True):
     num_transfers: int
 
 
-class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Parameters after the question mark; most routes take none, and `Endpoint` reads these."""
-
-
 class SleepQuery(Query, kw_only=True):
     level: int = 1
     """0 pauses, 1 gives up the KV cache, 2 the weights too."""
@@ -155,11 +142,9 @@ class SetRoleQuery(DrainQuery, kw_only=True):
     """prefill, decode or mixed."""
 
 
-@ROUTES.route(
-    "/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes", query=ResetQuery, reply=CacheReset
-)
-async def reset_prefix_cache(call: Call[None]) -> None:
-    if read_query(call, ResetQuery).reset_running_requests:
+@ROUTES.route("/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes", reply=CacheReset)
+async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> None:
+    if query.reset_running_requests:
         allowed = (
             "false: blocks of running requests keep their content; /pause ends requests, then forgets all"
         )
@@ -176,9 +161,8 @@ async def reset_absent_cache(call: Call[None]) -> None:
     await call.respond(Response())
 
 
-@ROUTES.route("/sleep", "sleep", "Give up the workers' memory", query=SleepQuery, reply=Asleep)
-async def sleep(call: Call[None]) -> None:
-    query = read_query(call, SleepQuery)
+@ROUTES.route("/sleep", "sleep", "Give up the workers' memory", reply=Asleep)
+async def sleep(call: Call[None], query: SleepQuery) -> None:
     if query.mode is None:
         await ask_workers(call, ControlAction.SLEEP, {"level": query.level})
     else:
@@ -187,9 +171,9 @@ async def sleep(call: Call[None]) -> None:
     await call.reply(Asleep(level=query.level))
 
 
-@ROUTES.route("/wake_up", "wakeUp", "Take the workers' memory back", query=WakeUpQuery, reply=Awakened)
-async def wake_up(call: Call[None]) -> None:
-    tags = read_query(call, WakeUpQuery).tags
+@ROUTES.route("/wake_up", "wakeUp", "Take the workers' memory back", reply=Awakened)
+async def wake_up(call: Call[None], query: WakeUpQuery) -> None:
+    tags = query.tags
     await ask_workers(call, ControlAction.WAKE_UP, {"tags": tags})
     is_sleeping = any(await ask_workers(call, ControlAction.IS_SLEEPING))
     await call.reply(Awakened(status="sleeping" if is_sleeping else "awake", tags=tags or None))
@@ -203,21 +187,19 @@ async def is_sleeping(call: Call[None]) -> None:
 _of_worker: Final = partial(ROUTES.route, reply=OpenWork, errors=(404, *_CONTROLS))
 
 
-@_of_worker("/set_role", "setRole", "Have a worker prefer prefill, decode, or both", query=SetRoleQuery)
-async def set_role(call: Call[None]) -> None:
-    query = read_query(call, SetRoleQuery)
+@_of_worker("/set_role", "setRole", "Have a worker prefer prefill, decode, or both")
+async def set_role(call: Call[None], query: SetRoleQuery) -> None:
     await _change(call, ControlAction.SET_ROLE, query, {"role": query.role, "force": query.force})
 
 
-@_of_worker("/drain", "drain", "Have a worker take no new requests", query=DrainQuery)
-async def drain(call: Call[None]) -> None:
-    query = read_query(call, DrainQuery)
+@_of_worker("/drain", "drain", "Have a worker take no new requests")
+async def drain(call: Call[None], query: DrainQuery) -> None:
     await _change(call, ControlAction.DRAIN, query, {"force": query.force})
 
 
-@_of_worker("/undrain", "undrain", "Have a worker take requests again", query=WorkerQuery)
-async def undrain(call: Call[None]) -> None:
-    await _change(call, ControlAction.UNDRAIN, read_query(call, WorkerQuery), {})
+@_of_worker("/undrain", "undrain", "Have a worker take requests again")
+async def undrain(call: Call[None], query: WorkerQuery) -> None:
+    await _change(call, ControlAction.UNDRAIN, query, {})
 
 
 @ROUTES.route("/start_profile", "startProfile", "Begin a trace of what each worker computes")
@@ -294,42 +276,6 @@ async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
             raise
         raise HttpError(404, "model_not_found", str(error), param="lora_name") from None
     await call.respond(PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully."))
-
-
-def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
-    """Read a route's parameters; of a list each value is given apart, as `name` or `name[]`.
-
-    Raises:
-        InvalidRequestError: one is of another type, given twice, or unknown where the call is strict.
-    """
-    given = call.request.query_params
-    is_list = {field.name: field.default_factory is list for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
-    for name in given:
-        stem, texts = name.removesuffix("[]"), given.getlist(name)
-        if not is_list.get(name, True) and len(texts) > 1:
-            raise InvalidRequestError(name, texts, "one value")
-        values |= {stem: texts} if is_list.get(stem) else {name: given[name]}
-    if not call.is_strict:
-        removal = Removal()
-        with suppress(TooManyStepsError):
-            removal.remove(values, shapes_of(kind))
-        call.note_ignored(removal)
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        if (wrong := _WRONG.match(str(error))) is not None:
-            allowed, name = wrong.groups()
-            raise InvalidRequestError(name, given[name], _in_words(allowed)) from None
-        allowed = ", ".join(is_list) or "none"
-        raise InvalidRequestError("query", str(given), f"{allowed} ({error})") from None
-
-
-def _in_words(allowed: str) -> str:
-    """Return the type's name in words."""
-    for name, words in _TYPES.items():
-        allowed = allowed.replace(name, words)
-    return allowed
 
 
 async def _change(

@@ -9,7 +9,8 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
-from baton_router.http.calls import Call
+import msgspec
+
 from baton_router.http.errors import OPENAI, Dialect
 
 PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
@@ -42,6 +43,10 @@ class Tag(StrEnum):
     PAGES = "Pages"
 
 
+class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Parameters after the question mark; most routes take none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One route: its types describe it at /openapi.json."""
@@ -50,7 +55,8 @@ class Route:
     operation_id: str
     """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
     summary: str
-    handler: Callable[[Call[Any]], Awaitable[None]]
+    handler: Callable[..., Awaitable[None]]
+    """Gets the call, and its parameters as `query` if it takes some."""
     _: KW_ONLY
     tag: Tag
     method: str = "GET"
@@ -62,8 +68,6 @@ class Route:
     """Fields that requests of batches have which do not name them; None: batches may not have the route."""
     example: Mapping[str, Any] | None = None
     """A body to begin with, for those who try the route."""
-    query: type | None = None
-    """Type of the parameters after the question mark."""
     reply: type | None = None
     """Type of the reply; None: no JSON, or any."""
     chunk: type | UnionType | None = None
@@ -84,6 +88,11 @@ class Route:
         """
         (body,) = get_args(get_type_hints(self.handler)["call"])
         return () if body is NoneType else get_args(body) or (body,)
+
+    @property
+    def query(self) -> type[Query] | None:
+        """Type of the parameters after the question mark, which the handler gets too; None: it takes none."""
+        return get_type_hints(self.handler).get("query")
 
 
 class Routes:

@@ -13,8 +13,8 @@ from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
-from baton_router.http.operator_routes import Query, ask_workers, control, read_query
-from baton_router.http.route import Routes, Tag
+from baton_router.http.operator_routes import ask_workers, control
+from baton_router.http.route import Query, Routes, Tag
 from baton_router.http.sampling_fields import Fields
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S
 
@@ -74,14 +74,9 @@ class WorldSize(msgspec.Struct, kw_only=True):
 
 
 @ROUTES.route(
-    "/pause",
-    "pauseGeneration",
-    "Have new requests wait, and end or stop those that run",
-    query=PauseQuery,
-    reply=Status,
+    "/pause", "pauseGeneration", "Have new requests wait, and end or stop those that run", reply=Status
 )
-async def pause(call: Call[None]) -> None:
-    query = read_query(call, PauseQuery)
+async def pause(call: Call[None], query: PauseQuery) -> None:
     mode = "wait" if query.wait_for_inflight_requests else query.mode
     pause_all = call.state.service.router.pauses.pause
     await control(call, partial(pause_all, mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
@@ -148,16 +143,8 @@ async def finish_weight_update(call: Call[None]) -> None:
     await call.reply(Done(message="Weight update finished"))
 
 
-@ROUTES.route(
-    "/get_world_size",
-    "getWorldSize",
-    "How many workers there are",
-    query=WorldSizeQuery,
-    reply=WorldSize,
-    method="GET",
-)
-async def get_world_size(call: Call[None]) -> None:
-    query = read_query(call, WorldSizeQuery)
+@ROUTES.route("/get_world_size", "getWorldSize", "How many workers there are", reply=WorldSize, method="GET")
+async def get_world_size(call: Call[None], query: WorldSizeQuery) -> None:
     num_workers = len(call.state.service.router.fleet.workers())
     await call.reply(WorldSize(world_size=num_workers if query.include_dp else 1))
 

@@ -17,7 +17,6 @@ from baton_router.http.batches.files import (
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest
 from baton_router.http.calls import Call
 from baton_router.http.kept import check_limit, check_metadata, page_of
-from baton_router.http.operator_routes import read_query
 from baton_router.http.route import Routes, Tag
 
 ROUTES: Final = Routes(tag=Tag.BATCHES)
@@ -62,16 +61,10 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
 
 
 @ROUTES.route(
-    "/v1/batches",
-    "listBatches",
-    "The batches of this key, the latest first",
-    query=BatchesQuery,
-    reply=BatchList,
-    errors=(400,),
+    "/v1/batches", "listBatches", "The batches of this key, the latest first", reply=BatchList, errors=(400,)
 )
-async def list_batches(call: Call[None]) -> None:
+async def list_batches(call: Call[None], query: BatchesQuery) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
-    query = read_query(call, BatchesQuery)
     found = (await refreshed_batches(call)).batches_of(call.tenant)[::-1]
     check_limit(query.limit, MAX_LISTED)
     ids = [batch.id for batch in found]

@@ -19,7 +19,6 @@ from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit, page_of
 from baton_router.http.multipart import MultipartReader, Part
-from baton_router.http.operator_routes import read_query
 from baton_router.http.route import Routes, Tag
 
 ROUTES: Final = Routes(tag=Tag.FILES)
@@ -123,12 +122,9 @@ class _Form:
         return checked_age(self._call, "expires_after[seconds]", value)
 
 
-@ROUTES.route(
-    "/v1/files", "listFiles", "The files of this key", query=FilesQuery, reply=FileList, errors=(400,)
-)
-async def list_files(call: Call[None]) -> None:
+@ROUTES.route("/v1/files", "listFiles", "The files of this key", reply=FileList, errors=(400,))
+async def list_files(call: Call[None], query: FilesQuery) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
-    query = read_query(call, FilesQuery)
     files = (await refreshed_batches(call)).files.files_of(call.tenant)
     files = [file for file in files if not query.purpose or file.purpose == query.purpose]
     if query.order == "desc":

@@ -8,7 +8,7 @@ import msgspec
 
 from baton_router.batches.file_store import FileObject
 from baton_router.core.batches.batch import WINDOW, Batch
-from baton_router.http.operator_routes import Query
+from baton_router.http.route import Query
 from baton_router.http.sampling_fields import Fields
 
 

@@ -8,8 +8,7 @@ import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
-from baton_router.http.operator_routes import Query, read_query
-from baton_router.http.route import Routes, Tag
+from baton_router.http.route import Query, Routes, Tag
 from baton_router.metrics.history import INTERVAL_S, MAX_SAMPLES, Sample
 from baton_router.metrics.latency_window import SLO_TARGET, WINDOW_S, LatencySummary
 
@@ -37,13 +36,12 @@ class HistoryReply(msgspec.Struct, kw_only=True):
     "/debug/history",
     "getHistory",
     "Latency percentiles and samples of rates and loads, of the last minutes",
-    query=HistoryQuery,
     reply=HistoryReply,
     errors=(400,),
 )
-async def show_history(call: Call[None]) -> None:
+async def show_history(call: Call[None], query: HistoryQuery) -> None:
     """Raises InvalidRequestError: `since` is out of range."""
-    since = read_query(call, HistoryQuery).since
+    since = query.since
     if not since >= 0:
         raise InvalidRequestError("since", since, "seconds since 1970, from 0")
     sampler = call.state.metrics.sampler

@@ -22,8 +22,7 @@ from baton_router.http.calls import Call
 from baton_router.http.debug.schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit
-from baton_router.http.operator_routes import Query, read_query
-from baton_router.http.route import Routes, Tag
+from baton_router.http.route import Query, Routes, Tag
 from baton_router.metrics.outliers import outliers_of
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.process.generation_service import GenerationService
@@ -46,16 +45,11 @@ class ListQuery(Query, kw_only=True):
 
 
 @ROUTES.route(
-    "/debug/requests",
-    "listRequests",
-    "The latest requests, in short",
-    query=ListQuery,
-    reply=RequestList,
-    errors=(400,),
+    "/debug/requests", "listRequests", "The latest requests, in short", reply=RequestList, errors=(400,)
 )
-async def list_requests(call: Call[None]) -> None:
+async def list_requests(call: Call[None], query: ListQuery) -> None:
     """Raises InvalidRequestError: a limit is out of range."""
-    limit = read_query(call, ListQuery).limit
+    limit = query.limit
     check_limit(limit, MAX_LISTED)
     pages = await ask_processes(call, Question(tenant=_visible_tenant(call), limit=limit))
     found = [one for page in pages for one in msgspec.json.decode(page, type=RequestList).requests]

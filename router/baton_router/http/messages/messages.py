@@ -31,8 +31,7 @@ from baton_router.http.messages.replies import (
 )
 from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
-from baton_router.http.operator_routes import Query, read_query
-from baton_router.http.route import CONVERTING, GENERATING, Routes, Tag
+from baton_router.http.route import CONVERTING, GENERATING, Query, Routes, Tag
 from baton_router.requests.generation import Delta, Finished
 
 ROUTES: Final = Routes(method="POST", tag=Tag.MESSAGES, dialect=ANTHROPIC)
@@ -47,20 +46,18 @@ class MessagesQuery(Query, kw_only=True):
     "/v1/messages",
     "createMessage",
     "Answer a conversation, in Anthropic's format",
-    query=MessagesQuery,
     example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
     errors=GENERATING,
     reply=Message,
     chunk=MessageEvent,
 )
-async def create_message(call: Call[MessagesRequest]) -> None:
+async def create_message(call: Call[MessagesRequest], query: MessagesQuery) -> None:
     """Handle a conversation, whole or as events.
 
     Raises:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
         RequestError: as `generating`.
     """
-    read_query(call, MessagesQuery)
     has_reasoning = bool(call.state.settings.reasoning_parser)
     is_streamed = bool(call.body.stream)
     with renamed(MESSAGE_NAMES):
@@ -81,19 +78,17 @@ async def create_message(call: Call[MessagesRequest]) -> None:
     "/v1/messages/count_tokens",
     "countMessageTokens",
     "The number of tokens of such a conversation",
-    query=MessagesQuery,
     example={"messages": [{"role": "user", "content": "What is os.path?"}]},
     errors=CONVERTING,
     reply=TokenCount,
 )
-async def count_tokens(call: Call[CountRequest]) -> None:
+async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> None:
     """Reply with the number of tokens of a conversation.
 
     Raises:
         InvalidRequestError: a field is wrong; the message names it.
         RequestError: as `GenerationService.tokenize`.
     """
-    read_query(call, MessagesQuery)
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
         exclude_unused_tools(body, call.state.settings)

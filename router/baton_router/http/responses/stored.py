@@ -10,11 +10,10 @@ from starlette.responses import Response as HttpResponse
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.kept import check_limit, page_of
-from baton_router.http.operator_routes import Query, read_query
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
 from baton_router.http.responses.conversations import find_response, follow_response, not_found
 from baton_router.http.responses.replies import RESPONSES, DeletedResponse, ItemList, Response, StreamEvent
-from baton_router.http.route import Routes, Tag
+from baton_router.http.route import Query, Routes, Tag
 
 ROUTES: Final = Routes(tag=Tag.RESPONSES, errors=(400, 404, 503))
 _PATH: Final = "/v1/responses/{response_id}"
@@ -53,12 +52,11 @@ class _Named(msgspec.Struct):
     _PATH,
     "getResponse",
     "A response that is kept, or its events",
-    query=ResponseQuery,
     reply=Response,
     chunk=StreamEvent,
     dialect=RESPONSES,
 )
-async def show_response(call: Call[None]) -> None:
+async def show_response(call: Call[None], query: ResponseQuery) -> None:
     """Reply with a response, or with its events.
 
     Raises:
@@ -66,7 +64,6 @@ async def show_response(call: Call[None]) -> None:
         InvalidRequestError: a parameter is out of range, or the events are not kept.
         RequestError: UNAVAILABLE, the store cannot be reached.
     """
-    query = read_query(call, ResponseQuery)
     after = query.starting_after
     if after is not None and not (query.stream and 0 <= after <= _MAX_NUMBER):
         allowed = f"an integer from 0 to {_MAX_NUMBER}, beside stream=true"
@@ -123,17 +120,15 @@ async def cancel_response(call: Call[None]) -> None:
     f"{_PATH}/input_items",
     "listInputItems",
     "The items of the conversation before a response",
-    query=ItemsQuery,
     reply=ItemList,
 )
-async def list_items(call: Call[None]) -> None:
+async def list_items(call: Call[None], query: ItemsQuery) -> None:
     """List the items of the conversation before a response.
 
     Raises:
         HttpError: 404, it is not kept.
         InvalidRequestError: a parameter is out of range.
     """
-    query = read_query(call, ItemsQuery)
     check_limit(query.limit, MAX_LISTED)
     items = (await _find(call, with_items=True)).items
     items = items if query.order == "asc" else items[::-1]
