@@ -98,7 +98,6 @@ class Endpoint:
 
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
-        self._query = route.query
         self._state = state
         self._is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
         self._decoder: BodyDecoder[Any] | None = (
@@ -117,13 +116,14 @@ class Endpoint:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:
                 call.tenant = require_key(self._state.keys, headers)
-            if self._query is None and scope["query_string"]:
+            if self._route.query is None and scope["query_string"]:
                 read_query(call, Query)
             with self._state.service.bodies.body() as call.room:
                 if self._decoder is not None:
                     call.body = await self._read(call, receive, headers, self._decoder)
-                query = () if self._query is None else (read_query(call, self._query),)
-                await self._route.handler(call, *query)
+                query = () if self._route.query is None else (read_query(call, self._route.query),)
+                if (reply := await self._route.handler(call, *query)) is not None:
+                    await call.reply(reply)
         except (ClientDisconnect, PickedError):
             return
         except RecursionError:

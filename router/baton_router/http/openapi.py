@@ -90,8 +90,8 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
     def document() -> dict[str, Any]:
         return _document(documented, root_path)
 
-    async def reply(call: Call[None]) -> None:
-        await call.reply(await asyncio.to_thread(document))
+    async def reply(call: Call[None]) -> dict[str, Any]:
+        return await asyncio.to_thread(document)
 
     described = Route(
         "/openapi.json",

@@ -142,8 +142,8 @@ class SetRoleQuery(DrainQuery, kw_only=True):
     """prefill, decode or mixed."""
 
 
-@ROUTES.route("/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes", reply=CacheReset)
-async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> None:
+@ROUTES.route("/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes")
+async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> CacheReset:
     if query.reset_running_requests:
         allowed = (
             "false: blocks of running requests keep their content; /pause ends requests, then forgets all"
@@ -151,7 +151,7 @@ async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> None:
         raise InvalidRequestError("reset_running_requests", True, allowed)
     results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE)
     forgotten, in_use = (sum(result[name] for result in results) for name in ("num_forgotten", "num_in_use"))
-    await call.reply(CacheReset(num_forgotten=forgotten, num_in_use=in_use, success=not in_use))
+    return CacheReset(num_forgotten=forgotten, num_in_use=in_use, success=not in_use)
 
 
 @ROUTES.route("/reset_mm_cache", "resetMmCache", "Nothing: there is no cache of images, sound or video")
@@ -161,45 +161,45 @@ async def reset_absent_cache(call: Call[None]) -> None:
     await call.respond(Response())
 
 
-@ROUTES.route("/sleep", "sleep", "Give up the workers' memory", reply=Asleep)
-async def sleep(call: Call[None], query: SleepQuery) -> None:
+@ROUTES.route("/sleep", "sleep", "Give up the workers' memory")
+async def sleep(call: Call[None], query: SleepQuery) -> Asleep:
     if query.mode is None:
         await ask_workers(call, ControlAction.SLEEP, {"level": query.level})
     else:
         pauses = call.state.service.router.pauses
         await control(call, partial(pauses.sleep, query.level, query.mode, DEFAULT_TIMEOUT_S))
-    await call.reply(Asleep(level=query.level))
+    return Asleep(level=query.level)
 
 
-@ROUTES.route("/wake_up", "wakeUp", "Take the workers' memory back", reply=Awakened)
-async def wake_up(call: Call[None], query: WakeUpQuery) -> None:
+@ROUTES.route("/wake_up", "wakeUp", "Take the workers' memory back")
+async def wake_up(call: Call[None], query: WakeUpQuery) -> Awakened:
     tags = query.tags
     await ask_workers(call, ControlAction.WAKE_UP, {"tags": tags})
     is_sleeping = any(await ask_workers(call, ControlAction.IS_SLEEPING))
-    await call.reply(Awakened(status="sleeping" if is_sleeping else "awake", tags=tags or None))
+    return Awakened(status="sleeping" if is_sleeping else "awake", tags=tags or None)
 
 
-@ROUTES.route("/is_sleeping", "isSleeping", "Whether the workers sleep", reply=SleepState, method="GET")
-async def is_sleeping(call: Call[None]) -> None:
-    await call.reply(SleepState(is_sleeping=any(await ask_workers(call, ControlAction.IS_SLEEPING))))
+@ROUTES.route("/is_sleeping", "isSleeping", "Whether the workers sleep", method="GET")
+async def is_sleeping(call: Call[None]) -> SleepState:
+    return SleepState(is_sleeping=any(await ask_workers(call, ControlAction.IS_SLEEPING)))
 
 
-_of_worker: Final = partial(ROUTES.route, reply=OpenWork, errors=(404, *_CONTROLS))
+_of_worker: Final = partial(ROUTES.route, errors=(404, *_CONTROLS))
 
 
 @_of_worker("/set_role", "setRole", "Have a worker prefer prefill, decode, or both")
-async def set_role(call: Call[None], query: SetRoleQuery) -> None:
-    await _change(call, ControlAction.SET_ROLE, query, {"role": query.role, "force": query.force})
+async def set_role(call: Call[None], query: SetRoleQuery) -> OpenWork:
+    return await _change(call, ControlAction.SET_ROLE, query, {"role": query.role, "force": query.force})
 
 
 @_of_worker("/drain", "drain", "Have a worker take no new requests")
-async def drain(call: Call[None], query: DrainQuery) -> None:
-    await _change(call, ControlAction.DRAIN, query, {"force": query.force})
+async def drain(call: Call[None], query: DrainQuery) -> OpenWork:
+    return await _change(call, ControlAction.DRAIN, query, {"force": query.force})
 
 
 @_of_worker("/undrain", "undrain", "Have a worker take requests again")
-async def undrain(call: Call[None], query: WorkerQuery) -> None:
-    await _change(call, ControlAction.UNDRAIN, query, {})
+async def undrain(call: Call[None], query: WorkerQuery) -> OpenWork:
+    return await _change(call, ControlAction.UNDRAIN, query, {})
 
 
 @ROUTES.route("/start_profile", "startProfile", "Begin a trace of what each worker computes")
@@ -215,19 +215,15 @@ async def stop_profile(call: Call[None]) -> None:
 
 
 @ROUTES.route(
-    "/collective_rpc",
-    "collectiveRpc",
-    "Call a function at each worker",
-    example={"method": "platform:node"},
-    reply=CollectiveRpcReply,
+    "/collective_rpc", "collectiveRpc", "Call a function at each worker", example={"method": "platform:node"}
 )
-async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
+async def collective_rpc(call: Call[CollectiveRpcRequest]) -> CollectiveRpcReply:
     body = call.body
     timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
     argument = {"method": body.method, "args": body.args, "kwargs": body.kwargs}
     call.room.release()
     results = await ask_workers(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
-    await call.reply(CollectiveRpcReply(results=results))
+    return CollectiveRpcReply(results=results)
 
 
 @ADAPTERS.route(
@@ -280,14 +276,14 @@ async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
 
 async def _change(
     call: Call[None], action: ControlAction, query: WorkerQuery, argument: Mapping[str, Any]
-) -> None:
+) -> OpenWork:
     try:
         with renamed({"worker_ids": "worker_id"}):
             (work,) = await ask_workers(call, action, argument, worker_ids=(query.worker_id,))
     except RequestError as error:
         text = str(error).replace("worker_ids has", "worker_id is", 1)
         raise HttpError(STATUS[error.code].http, error.code, text, param="worker_id") from None
-    await call.reply(OpenWork(**work))
+    return OpenWork(**work)
 
 
 async def ask_workers(

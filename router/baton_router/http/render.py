@@ -32,9 +32,8 @@ ROUTES: Final = Routes(method="POST", errors=CONVERTING)
     "The token ids of a conversation, and the settings that it would be answered with",
     tag=Tag.CHAT,
     example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
-    reply=GenerateRequest,
 )
-async def render_chat(call: Call[ChatRequest]) -> None:
+async def render_chat(call: Call[ChatRequest]) -> GenerateRequest:
     """Reply with the prompt of a conversation.
 
     Raises:
@@ -44,7 +43,7 @@ async def render_chat(call: Call[ChatRequest]) -> None:
     with chat_names(call.body):
         _, requests = await read_plan(call, call.body)
         (rendered,) = await _render(call, requests)
-    await call.reply(rendered)
+    return rendered
 
 
 @ROUTES.route(
@@ -53,9 +52,8 @@ async def render_chat(call: Call[ChatRequest]) -> None:
     "The token ids of each text, and the settings that it would be completed with",
     tag=Tag.COMPLETIONS,
     example={"prompt": "The os module", "max_tokens": 32},
-    reply=list[GenerateRequest],
 )
-async def render_completion(call: Call[CompletionRequest]) -> None:
+async def render_completion(call: Call[CompletionRequest]) -> list[GenerateRequest]:
     """Reply with each prompt of a completion.
 
     Raises:
@@ -63,7 +61,7 @@ async def render_completion(call: Call[CompletionRequest]) -> None:
         RequestError: as `GenerationService.prepare`.
     """
     prompts, sampling = await read_completion(call)
-    await call.reply(await _render(call, generation_requests(call, call.body, prompts, sampling)))
+    return await _render(call, generation_requests(call, call.body, prompts, sampling))
 
 
 async def _render(call: Call[Any], requests: Sequence[GenerationRequest]) -> list[GenerateRequest]:

@@ -22,7 +22,7 @@ GENERATING: Final = (404, 422, 429, 502, 503, 504)
 """Statuses of routes that have workers compute."""
 CONVERTING: Final = (404, 422, 429, 503, 504)
 """Statuses of routes that read prompts alone."""
-HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[None]])
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
 
 class Tag(StrEnum):
@@ -55,11 +55,13 @@ class Route:
     operation_id: str
     """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
     summary: str
-    handler: Callable[..., Awaitable[None]]
-    """Gets the call, and its parameters as `query` if it takes some."""
+    handler: Callable[..., Awaitable[Any]]
+    """Gets the call, and its parameters as `query` if it takes some; returns a reply, or sends it itself."""
     _: KW_ONLY
     tag: Tag
     method: str = "GET"
+    bodies: tuple[type, ...] = ()
+    """Types that the body may have, told apart by their required fields; none: it is not read."""
     needs_body: bool = True
     """False: an empty body has the default of every field."""
     multipart: type | None = None
@@ -68,6 +70,8 @@ class Route:
     """Fields that requests of batches have which do not name them; None: batches may not have the route."""
     example: Mapping[str, Any] | None = None
     """A body to begin with, for those who try the route."""
+    query: type[Query] | None = None
+    """Type of the parameters after the question mark, which the handler gets too; None: it takes none."""
     reply: type | None = None
     """Type of the reply; None: no JSON, or any."""
     chunk: type | UnionType | None = None
@@ -80,19 +84,11 @@ class Route:
     dialect: Dialect = OPENAI
     """The way in which errors and the events of streams are written."""
 
-    @property
-    def bodies(self) -> tuple[type, ...]:
-        """Types that the body may have, those of the handler's call, told apart by their required fields.
 
-        There is none where the body is not read.
-        """
-        (body,) = get_args(get_type_hints(self.handler)["call"])
-        return () if body is NoneType else get_args(body) or (body,)
-
-    @property
-    def query(self) -> type[Query] | None:
-        """Type of the parameters after the question mark, which the handler gets too; None: it takes none."""
-        return get_type_hints(self.handler).get("query")
+def _options(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union but None, or the one type that it is."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return tuple(one for one in kinds if one is not NoneType)
 
 
 class Routes:
@@ -106,10 +102,17 @@ class Routes:
         return iter(self._routes)
 
     def route(self, path: str, operation_id: str, summary: str, **own: Any) -> Callable[[HandlerT], HandlerT]:
-        """Declare a route of the handler below."""
+        """Declare a route of the handler below, which says what the types of body, query and reply are.
+
+        A handler that replies itself returns nothing, and `reply` says what.
+        """
 
         def declare(handler: HandlerT) -> HandlerT:
-            self._routes.append(Route(path, operation_id, summary, handler, **(self._shared | own)))
+            hints = get_type_hints(handler)
+            (body,) = get_args(hints["call"])
+            types: dict[str, Any] = {"bodies": _options(body), "query": hints.get("query")}
+            types["reply"] = next(iter(_options(hints["return"])), None)
+            self._routes.append(Route(path, operation_id, summary, handler, **(types | self._shared | own)))
             return handler
 
         return declare

@@ -49,10 +49,10 @@ class ModelList(msgspec.Struct, kw_only=True):
     data: list[Model]
 
 
-@ROUTES.route("/v1/models", "listModels", "The model, by each of its names", tag=Tag.MODELS, reply=ModelList)
-async def list_models(call: Call[None]) -> None:
+@ROUTES.route("/v1/models", "listModels", "The model, by each of its names", tag=Tag.MODELS)
+async def list_models(call: Call[None]) -> ModelList:
     names = call.state.service.adapters.names
-    await call.reply(ModelList(data=[_describe(call, name) for name in names]))
+    return ModelList(data=[_describe(call, name) for name in names])
 
 
 @ROUTES.route(
@@ -63,7 +63,7 @@ async def list_models(call: Call[None]) -> None:
     reply=Model,
     errors=(404,),
 )
-async def show_model(call: Call[None]) -> None:
+async def show_model(call: Call[None]) -> Model | ModelList:
     """Reply with a model, or the list where there is only a slash.
 
     Raises:
@@ -71,10 +71,9 @@ async def show_model(call: Call[None]) -> None:
     """
     name = call.request.path_params["model"]
     if not name:
-        await list_models(call)
-        return
+        return await list_models(call)
     call.state.service.adapters.find(name)
-    await call.reply(_describe(call, name))
+    return _describe(call, name)
 
 
 def _describe(call: Call[None], name: str) -> Model:
@@ -131,9 +130,9 @@ async def live(call: Call[None]) -> None:
     await call.respond(Response())
 
 
-@ROUTES.route("/version", "getVersion", "Baton's version", reply=Version)
-async def show_version(call: Call[None]) -> None:
-    await call.reply(Version(version=version("baton")))
+@ROUTES.route("/version", "getVersion", "Baton's version")
+async def show_version(call: Call[None]) -> Version:
+    return Version(version=version("baton"))
 
 
 @TOKENIZER.route(
@@ -150,9 +149,9 @@ async def tokenizer_info(call: Call[None]) -> None:
     await call.reply({**config, "chat_template": service.tokenizer.chat_template})
 
 
-@ROUTES.route("/load", "getLoad", "Calls that are open", reply=Load)
-async def load(call: Call[None]) -> None:
-    await call.reply(Load(server_load=call.state.service.num_calls))
+@ROUTES.route("/load", "getLoad", "Calls that are open")
+async def load(call: Call[None]) -> Load:
+    return Load(server_load=call.state.service.num_calls)
 
 
 @ROUTES.route(METRICS_PATH, "getMetrics", "Metrics for Prometheus", media_type="text/plain")

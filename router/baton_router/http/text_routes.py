@@ -78,13 +78,9 @@ class DetokenizeReply(msgspec.Struct, kw_only=True):
 
 
 @ROUTES.route(
-    "/tokenize",
-    "tokenize",
-    "Token ids of a text or a conversation",
-    example={"prompt": "The os module"},
-    reply=TokenizeReply,
+    "/tokenize", "tokenize", "Token ids of a text or a conversation", example={"prompt": "The os module"}
 )
-async def tokenize(call: Call[TokenizeRequest]) -> None:
+async def tokenize(call: Call[TokenizeRequest]) -> TokenizeReply:
     """Reply with token ids.
 
     Raises:
@@ -100,13 +96,11 @@ async def tokenize(call: Call[TokenizeRequest]) -> None:
     if body.return_token_strs:
         reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.spelling, token_ids)))
     call.room.release()  # the client may take its time with the reply
-    await call.reply(reply)
+    return reply
 
 
-@ROUTES.route(
-    "/detokenize", "detokenize", "The text of token ids", example={"tokens": [1, 2, 3]}, reply=DetokenizeReply
-)
-async def detokenize(call: Call[DetokenizeRequest]) -> None:
+@ROUTES.route("/detokenize", "detokenize", "The text of token ids", example={"tokens": [1, 2, 3]})
+async def detokenize(call: Call[DetokenizeRequest]) -> DetokenizeReply:
     """Reply with a text.
 
     Raises:
@@ -122,7 +116,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
             skip_special_tokens=bool(body.skip_special_tokens),
         )
     call.room.release()
-    await call.reply(DetokenizeReply(prompt=text))
+    return DetokenizeReply(prompt=text)
 
 
 def _read_prompt(body: TokenizeRequest) -> Prompt:

@@ -73,25 +73,23 @@ class WorldSize(msgspec.Struct, kw_only=True):
     world_size: int
 
 
-@ROUTES.route(
-    "/pause", "pauseGeneration", "Have new requests wait, and end or stop those that run", reply=Status
-)
-async def pause(call: Call[None], query: PauseQuery) -> None:
+@ROUTES.route("/pause", "pauseGeneration", "Have new requests wait, and end or stop those that run")
+async def pause(call: Call[None], query: PauseQuery) -> Status:
     mode = "wait" if query.wait_for_inflight_requests else query.mode
     pause_all = call.state.service.router.pauses.pause
     await control(call, partial(pause_all, mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
-    await call.reply(Status(status="paused"))
+    return Status(status="paused")
 
 
-@ROUTES.route("/resume", "resumeGeneration", "End a pause", reply=Status)
-async def resume(call: Call[None]) -> None:
+@ROUTES.route("/resume", "resumeGeneration", "End a pause")
+async def resume(call: Call[None]) -> Status:
     await control(call, partial(call.state.service.router.pauses.resume, DEFAULT_TIMEOUT_S))
-    await call.reply(Status(status="resumed"))
+    return Status(status="resumed")
 
 
-@ROUTES.route("/is_paused", "isPaused", "Whether generation is paused", reply=PauseState, method="GET")
-async def is_paused(call: Call[None]) -> None:
-    await call.reply(PauseState(is_paused=call.state.service.router.pauses.is_paused))
+@ROUTES.route("/is_paused", "isPaused", "Whether generation is paused", method="GET")
+async def is_paused(call: Call[None]) -> PauseState:
+    return PauseState(is_paused=call.state.service.router.pauses.is_paused)
 
 
 @ROUTES.route(
@@ -99,11 +97,10 @@ async def is_paused(call: Call[None]) -> None:
     "initWeightTransferEngine",
     "Agree on the way in which new weights come",
     example={"init_info": {}},
-    reply=Done,
 )
-async def init_weight_transfer_engine(call: Call[InitRequest]) -> None:
+async def init_weight_transfer_engine(call: Call[InitRequest]) -> Done:
     check_init_info(call.body.init_info)
-    await call.reply(Done(message="Weight transfer initialized"))
+    return Done(message="Weight transfer initialized")
 
 
 @ROUTES.route(
@@ -112,12 +109,11 @@ async def init_weight_transfer_engine(call: Call[InitRequest]) -> None:
     "Begin an update of the weights",
     needs_body=False,
     example={"is_checkpoint_format": True},
-    reply=Done,
 )
-async def start_weight_update(call: Call[StartRequest]) -> None:
+async def start_weight_update(call: Call[StartRequest]) -> Done:
     argument = {"is_checkpoint_format": call.body.is_checkpoint_format}
     await ask_workers(call, ControlAction.START_WEIGHT_UPDATE, argument)
-    await call.reply(Done(message="Weight update started"))
+    return Done(message="Weight update started")
 
 
 @ROUTES.route(
@@ -125,28 +121,22 @@ async def start_weight_update(call: Call[StartRequest]) -> None:
     "updateWeights",
     "Check new weights at every worker",
     example={"update_info": {"path": "/models/new"}},
-    reply=Done,
 )
-async def update_weights(call: Call[UpdateRequest]) -> None:
+async def update_weights(call: Call[UpdateRequest]) -> Done:
     await _update(call, ControlAction.UPDATE_WEIGHTS, {"path": read_update_info(call.body.update_info)})
-    await call.reply(Done(message="Weights updated"))
+    return Done(message="Weights updated")
 
 
-@ROUTES.route(
-    "/finish_weight_update",
-    "finishWeightUpdate",
-    "Have every worker compute with the new weights",
-    reply=Done,
-)
-async def finish_weight_update(call: Call[None]) -> None:
+@ROUTES.route("/finish_weight_update", "finishWeightUpdate", "Have every worker compute with the new weights")
+async def finish_weight_update(call: Call[None]) -> Done:
     await _update(call, ControlAction.FINISH_WEIGHT_UPDATE, {})
-    await call.reply(Done(message="Weight update finished"))
+    return Done(message="Weight update finished")
 
 
-@ROUTES.route("/get_world_size", "getWorldSize", "How many workers there are", reply=WorldSize, method="GET")
-async def get_world_size(call: Call[None], query: WorldSizeQuery) -> None:
+@ROUTES.route("/get_world_size", "getWorldSize", "How many workers there are", method="GET")
+async def get_world_size(call: Call[None], query: WorldSizeQuery) -> WorldSize:
     num_workers = len(call.state.service.router.fleet.workers())
-    await call.reply(WorldSize(world_size=num_workers if query.include_dp else 1))
+    return WorldSize(world_size=num_workers if query.include_dp else 1)
 
 
 async def _update(call: Call[Any], action: ControlAction, argument: Mapping[str, Any]) -> None:

@@ -35,10 +35,9 @@ MAX_LISTED: Final = 100
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
     },
-    reply=Batch,
     errors=(404, 507),
 )
-async def create_batch(call: Call[CreateBatchRequest]) -> None:
+async def create_batch(call: Call[CreateBatchRequest]) -> Batch:
     """Begin a batch over a file of requests.
 
     Raises:
@@ -56,25 +55,22 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
         allowed = "the id of a file of purpose batch"
         raise InvalidRequestError("input_file_id", f"one of purpose {file.purpose}", allowed)
     with on_disk("the batch"):
-        batch = await batches.create(call.tenant, file, body.endpoint, body.metadata, age_s)
-    await call.reply(batch)
+        return await batches.create(call.tenant, file, body.endpoint, body.metadata, age_s)
 
 
-@ROUTES.route(
-    "/v1/batches", "listBatches", "The batches of this key, the latest first", reply=BatchList, errors=(400,)
-)
-async def list_batches(call: Call[None], query: BatchesQuery) -> None:
+@ROUTES.route("/v1/batches", "listBatches", "The batches of this key, the latest first", errors=(400,))
+async def list_batches(call: Call[None], query: BatchesQuery) -> BatchList:
     """Raises InvalidRequestError: a parameter is out of range."""
     found = (await refreshed_batches(call)).batches_of(call.tenant)[::-1]
     check_limit(query.limit, MAX_LISTED)
     ids = [batch.id for batch in found]
-    await call.reply(BatchList(**page_of(found, ids, query.after, query.limit)))
+    return BatchList(**page_of(found, ids, query.after, query.limit))
 
 
-@ROUTES.route(_BATCH, "retrieveBatch", "A batch", reply=Batch, errors=(400, 404))
-async def show_batch(call: Call[None]) -> None:
+@ROUTES.route(_BATCH, "retrieveBatch", "A batch", errors=(400, 404))
+async def show_batch(call: Call[None]) -> Batch:
     """Raises HttpError: 404."""
-    await call.reply(await _find(call))
+    return await _find(call)
 
 
 @ROUTES.route(
@@ -82,15 +78,13 @@ async def show_batch(call: Call[None]) -> None:
     "cancelBatch",
     "End a batch; what is answered stays",
     method="POST",
-    reply=Batch,
     errors=(400, 404, 507),
 )
-async def cancel_batch(call: Call[None]) -> None:
+async def cancel_batch(call: Call[None]) -> Batch:
     """Raises HttpError: 404, or 507, the disk is full; InvalidRequestError: it is over."""
     batch = await _find(call)
     with on_disk("the cancellation"):
-        batch = await batches_of(call).cancel(batch)
-    await call.reply(batch)
+        return await batches_of(call).cancel(batch)
 
 
 async def _find(call: Call[None]) -> Batch:

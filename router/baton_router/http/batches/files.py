@@ -122,8 +122,8 @@ class _Form:
         return checked_age(self._call, "expires_after[seconds]", value)
 
 
-@ROUTES.route("/v1/files", "listFiles", "The files of this key", reply=FileList, errors=(400,))
-async def list_files(call: Call[None], query: FilesQuery) -> None:
+@ROUTES.route("/v1/files", "listFiles", "The files of this key", errors=(400,))
+async def list_files(call: Call[None], query: FilesQuery) -> FileList:
     """Raises InvalidRequestError: a parameter is out of range."""
     files = (await refreshed_batches(call)).files.files_of(call.tenant)
     files = [file for file in files if not query.purpose or file.purpose == query.purpose]
@@ -131,13 +131,13 @@ async def list_files(call: Call[None], query: FilesQuery) -> None:
         files.reverse()
     check_limit(query.limit, MAX_LISTED)
     ids = [file.id for file in files]
-    await call.reply(FileList(**page_of(files, ids, query.after, query.limit)))
+    return FileList(**page_of(files, ids, query.after, query.limit))
 
 
-@ROUTES.route(_FILE, "retrieveFile", "A file", reply=FileObject, errors=(400, 404))
-async def show_file(call: Call[None]) -> None:
+@ROUTES.route(_FILE, "retrieveFile", "A file", errors=(400, 404))
+async def show_file(call: Call[None]) -> FileObject:
     """Raises HttpError: 404."""
-    await call.reply(await find_file(call, "file_id", call.request.path_params["file_id"]))
+    return await find_file(call, "file_id", call.request.path_params["file_id"])
 
 
 @ROUTES.route(
@@ -164,8 +164,8 @@ async def show_content(call: Call[None]) -> None:
         )
 
 
-@ROUTES.route(_FILE, "deleteFile", "Delete a file", method="DELETE", reply=DeletedFile, errors=(400, 404))
-async def delete_file(call: Call[None]) -> None:
+@ROUTES.route(_FILE, "deleteFile", "Delete a file", method="DELETE", errors=(400, 404))
+async def delete_file(call: Call[None]) -> DeletedFile:
     """Raises HttpError: 404; InvalidRequestError: a batch reads it."""
     files = batches_of(call).files
     file = await find_file(call, "file_id", call.request.path_params["file_id"])
@@ -173,7 +173,7 @@ async def delete_file(call: Call[None]) -> None:
         allowed = "the id of a file that no batch reads: cancel it, or wait until it is over"
         raise InvalidRequestError("file_id", file.id, allowed)
     await files.delete(file.id)
-    await call.reply(DeletedFile(id=file.id))
+    return DeletedFile(id=file.id)
 
 
 def batches_of(call: Call[Any]) -> Batches:

@@ -151,50 +151,46 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """A recommendation for each role; empty before the first sample."""
 
 
-@ROUTES.route(
-    "/debug/cluster", "getCluster", "Workers, queues, transfers and roles as they are now", reply=ClusterState
-)
-async def show_cluster(call: Call[None]) -> None:
+@ROUTES.route("/debug/cluster", "getCluster", "Workers, queues, transfers and roles as they are now")
+async def show_cluster(call: Call[None]) -> ClusterState:
     state = call.state
     core, requests = state.service.router.core, state.metrics.requests
     now = asyncio.get_running_loop().time()
     workers = sorted(core.fleet.workers(), key=lambda worker: worker[0].worker_id)
-    await call.reply(
-        ClusterState(
-            models=list(state.service.model_names),
-            version=version("baton"),
-            uptime_s=time.monotonic() - state.began_s,
-            is_ready=state.service.is_ready,
-            num_open_calls=state.service.num_calls,
-            num_open_requests=core.num_requests,
-            num_waiting=core.admission.num_waiting,
-            has_operator_routes=state.settings.enable_operator_routes,
-            totals=Totals(**asdict(requests.ended()), **vars(requests.work)),
-            workers=[_worker(info, load) for info, load in workers],
-            absent_workers=[
-                msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
-                for worker in state.service.router.absent
-            ],
-            placements=[
-                Placements(policy=policy, kind=kind, count=count)
-                for (policy, kind), count in sorted(requests.placements.counts.items())
-            ],
-            admissions=[
-                Admissions(outcome=outcome, count=count)
-                for outcome, count in sorted(core.admission.num_by_outcome.items())
-            ],
-            shifts=[
-                Shift(
-                    worker_id=shift.worker_id,
-                    before=shift.before,
-                    after=shift.after,
-                    reason=shift.reason,
-                    age_s=now - shift.at_s,
-                )
-                for shift in reversed(core.roles.shifts)
-            ],
-            scaling=[msgspec.convert(one, RoleScaling, from_attributes=True) for one in core.scaling.roles],
-        )
+    return ClusterState(
+        models=list(state.service.model_names),
+        version=version("baton"),
+        uptime_s=time.monotonic() - state.began_s,
+        is_ready=state.service.is_ready,
+        num_open_calls=state.service.num_calls,
+        num_open_requests=core.num_requests,
+        num_waiting=core.admission.num_waiting,
+        has_operator_routes=state.settings.enable_operator_routes,
+        totals=Totals(**asdict(requests.ended()), **vars(requests.work)),
+        workers=[_worker(info, load) for info, load in workers],
+        absent_workers=[
+            msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
+            for worker in state.service.router.absent
+        ],
+        placements=[
+            Placements(policy=policy, kind=kind, count=count)
+            for (policy, kind), count in sorted(requests.placements.counts.items())
+        ],
+        admissions=[
+            Admissions(outcome=outcome, count=count)
+            for outcome, count in sorted(core.admission.num_by_outcome.items())
+        ],
+        shifts=[
+            Shift(
+                worker_id=shift.worker_id,
+                before=shift.before,
+                after=shift.after,
+                reason=shift.reason,
+                age_s=now - shift.at_s,
+            )
+            for shift in reversed(core.roles.shifts)
+        ],
+        scaling=[msgspec.convert(one, RoleScaling, from_attributes=True) for one in core.scaling.roles],
     )
 
 

@@ -36,22 +36,19 @@ class HistoryReply(msgspec.Struct, kw_only=True):
     "/debug/history",
     "getHistory",
     "Latency percentiles and samples of rates and loads, of the last minutes",
-    reply=HistoryReply,
     errors=(400,),
 )
-async def show_history(call: Call[None], query: HistoryQuery) -> None:
+async def show_history(call: Call[None], query: HistoryQuery) -> HistoryReply:
     """Raises InvalidRequestError: `since` is out of range."""
     since = query.since
     if not since >= 0:
         raise InvalidRequestError("since", since, "seconds since 1970, from 0")
     sampler = call.state.metrics.sampler
-    await call.reply(
-        HistoryReply(
-            window_s=WINDOW_S,
-            slo_target=SLO_TARGET,
-            latencies=sampler.latencies,
-            interval_s=INTERVAL_S,
-            max_samples=MAX_SAMPLES,
-            samples=sampler.history.since(since),
-        )
+    return HistoryReply(
+        window_s=WINDOW_S,
+        slo_target=SLO_TARGET,
+        latencies=sampler.latencies,
+        interval_s=INTERVAL_S,
+        max_samples=MAX_SAMPLES,
+        samples=sampler.history.since(since),
     )

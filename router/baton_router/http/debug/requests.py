@@ -44,27 +44,24 @@ class ListQuery(Query, kw_only=True):
     """Requests to list, 1 to 256."""
 
 
-@ROUTES.route(
-    "/debug/requests", "listRequests", "The latest requests, in short", reply=RequestList, errors=(400,)
-)
-async def list_requests(call: Call[None], query: ListQuery) -> None:
+@ROUTES.route("/debug/requests", "listRequests", "The latest requests, in short", errors=(400,))
+async def list_requests(call: Call[None], query: ListQuery) -> RequestList:
     """Raises InvalidRequestError: a limit is out of range."""
     limit = query.limit
     check_limit(limit, MAX_LISTED)
     pages = await ask_processes(call, Question(tenant=_visible_tenant(call), limit=limit))
     found = [one for page in pages for one in msgspec.json.decode(page, type=RequestList).requests]
     found.sort(key=lambda one: one.age_s)
-    await call.reply(RequestList(requests=found[:limit]))
+    return RequestList(requests=found[:limit])
 
 
 @ROUTES.route(
     "/debug/requests/{request_id:path}",
     "retrieveRequest",
     "Where a request's time went, why it ran where it did, and where its prompt came from",
-    reply=RequestDetails,
     errors=(404,),
 )
-async def show_request(call: Call[None]) -> None:
+async def show_request(call: Call[None]) -> RequestDetails:
     """Raises HttpError: 404, it is not known, or not this key's."""
     name, tenant = call.request.path_params["request_id"], _visible_tenant(call)
     names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
@@ -73,8 +70,7 @@ async def show_request(call: Call[None]) -> None:
     allowed = "the id of one of this key's latest requests at this router"
     for one in names:
         for page in await ask_processes(call, Question(tenant=tenant, name=one)):
-            await call.reply(msgspec.json.decode(page, type=RequestDetails))
-            return
+            return msgspec.json.decode(page, type=RequestDetails)
         if await ask_processes(call, Question(tenant=tenant, name=f"{one}-0")):
             allowed = f"{one}-0, {one}-1 and so on, one for each prompt of that call"
             break

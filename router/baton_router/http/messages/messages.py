@@ -80,9 +80,8 @@ async def create_message(call: Call[MessagesRequest], query: MessagesQuery) -> N
     "The number of tokens of such a conversation",
     example={"messages": [{"role": "user", "content": "What is os.path?"}]},
     errors=CONVERTING,
-    reply=TokenCount,
 )
-async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> None:
+async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> TokenCount:
     """Reply with the number of tokens of a conversation.
 
     Raises:
@@ -97,7 +96,7 @@ async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> None:
             conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
         )
     call.room.release()
-    await call.reply(TokenCount(input_tokens=len(token_ids)))
+    return TokenCount(input_tokens=len(token_ids))
 
 
 class MessageReply:

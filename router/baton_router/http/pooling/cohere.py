@@ -76,9 +76,8 @@ class CohereEmbedReply(msgspec.Struct, kw_only=True):
     "embedByType",
     "Embed texts, in Cohere's format",
     example={"texts": ["The os module"], "embedding_types": ["float"]},
-    reply=CohereEmbedReply,
 )
-async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
+async def embed_by_type(call: Call[CohereEmbedRequest]) -> CohereEmbedReply:
     """Reply with the embedding of each text.
 
     Raises:
@@ -112,13 +111,11 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
             case _:
                 embeddings.ubinary = [signs_of(one, is_signed=False) for one in results]
     num_tokens = sum(end.num_prompt_tokens for end in ends)
-    await call.reply(
-        CohereEmbedReply(
-            id=call.request_id[:MAX_REQUEST_ID_CHARACTERS],
-            embeddings=embeddings,
-            texts=texts,
-            meta=EmbedMeta(api_version=ApiVersion(), billed_units=BilledUnits(input_tokens=num_tokens)),
-        )
+    return CohereEmbedReply(
+        id=call.request_id[:MAX_REQUEST_ID_CHARACTERS],
+        embeddings=embeddings,
+        texts=texts,
+        meta=EmbedMeta(api_version=ApiVersion(), billed_units=BilledUnits(input_tokens=num_tokens)),
     )
 
 

@@ -95,9 +95,8 @@ class ClassifyReply(ListReply, kw_only=True):
     "Embed texts",
     batch_defaults={"priority": BATCH_PRIORITY},
     example={"input": "The os module"},
-    reply=EmbeddingReply,
 )
-async def embed(call: Call[EmbeddingRequest]) -> None:
+async def embed(call: Call[EmbeddingRequest]) -> EmbeddingReply | None:
     """Reply with the embedding of each prompt.
 
     Raises:
@@ -115,20 +114,14 @@ async def embed(call: Call[EmbeddingRequest]) -> None:
     results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
     if body.encoding_format in ("bytes", "bytes_only"):
         await _reply_bytes(call, body, results, ends, "embd")
-        return
+        return None
     written = await _written(call, body, results)
     items = (EmbeddingItem(index=index, embedding=one) for index, one in enumerate(written))
-    await call.reply(list_reply(EmbeddingReply, call, "embd", as_list(items, len(results)), ends))
+    return list_reply(EmbeddingReply, call, "embd", as_list(items, len(results)), ends)
 
 
-@ROUTES.route(
-    "/pooling",
-    "pool",
-    "Pool the hidden states of prompts",
-    example={"input": "The os module"},
-    reply=PoolingReply,
-)
-async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
+@ROUTES.route("/pooling", "pool", "Pool the hidden states of prompts", example={"input": "The os module"})
+async def pool_prompts(call: Call[PoolingRequestBody]) -> PoolingReply | None:
     """Reply with what is pooled of each prompt.
 
     Raises:
@@ -142,16 +135,14 @@ async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
     results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
     if body.encoding_format in ("bytes", "bytes_only"):
         await _reply_bytes(call, body, results, ends, "pool")
-        return
+        return None
     written = await _written(call, body, results)
     items = (PooledItem(index=index, data=one) for index, one in enumerate(written))
-    await call.reply(list_reply(PoolingReply, call, "pool", as_list(items, len(results)), ends))
+    return list_reply(PoolingReply, call, "pool", as_list(items, len(results)), ends)
 
 
-@ROUTES.route(
-    "/classify", "classify", "Classify texts", example={"input": "The os module"}, reply=ClassifyReply
-)
-async def classify(call: Call[ClassifyRequest]) -> None:
+@ROUTES.route("/classify", "classify", "Classify texts", example={"input": "The os module"})
+async def classify(call: Call[ClassifyRequest]) -> ClassifyReply:
     """Reply with the classes of each prompt.
 
     Raises:
@@ -162,7 +153,7 @@ async def classify(call: Call[ClassifyRequest]) -> None:
     prompts = await call.read(read_prompts, body)
     results, ends = await pool(call, body, prompts, task_request(body, PoolingTask.CLASSIFY))
     items = (_class_item(index, one, model.labels) for index, one in enumerate(results))
-    await call.reply(list_reply(ClassifyReply, call, "classify", as_list(items, len(results)), ends))
+    return list_reply(ClassifyReply, call, "classify", as_list(items, len(results)), ends)
 
 
 def _class_item(index: int, pooled: PooledValues, labels: Sequence[str]) -> ClassItem:

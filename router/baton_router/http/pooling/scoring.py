@@ -90,17 +90,13 @@ class _Texts(NamedTuple):
     texts: list[str]
 
 
-_score: Final = partial(
-    ROUTES.route, example={"text_1": "How are paths joined?", "text_2": _DOCUMENTS}, reply=ScoreReply
-)
-_rerank: Final = partial(
-    ROUTES.route, example={"query": "How are paths joined?", "documents": _DOCUMENTS}, reply=RerankReply
-)
+_score: Final = partial(ROUTES.route, example={"text_1": "How are paths joined?", "text_2": _DOCUMENTS})
+_rerank: Final = partial(ROUTES.route, example={"query": "How are paths joined?", "documents": _DOCUMENTS})
 
 
 @_score("/score", "score", "Score pairs of texts")
 @_score("/v1/score", "scoreV1", "Score pairs of texts, as at /score")
-async def score(call: Call[ScoreRequest]) -> None:
+async def score(call: Call[ScoreRequest]) -> ScoreReply:
     """Reply with the score of each pair.
 
     Raises:
@@ -110,7 +106,7 @@ async def score(call: Call[ScoreRequest]) -> None:
     body = call.body
     scores, ends = await _score_pairs(call, body, _texts(body, _FIRST), _texts(body, _SECOND))
     items = [ScoreItem(index=index, score=one) for index, one in enumerate(scores)]
-    await call.reply(list_reply(ScoreReply, call, "score", items, ends))
+    return list_reply(ScoreReply, call, "score", items, ends)
 
 
 @_rerank("/rerank", "rerank", "Order documents by how well they answer a query")
@@ -124,7 +120,7 @@ async def score(call: Call[ScoreRequest]) -> None:
     "rerankV2",
     "Order documents by how well they answer a query, as Cohere's second version has it",
 )
-async def rerank(call: Call[RerankRequest]) -> None:
+async def rerank(call: Call[RerankRequest]) -> RerankReply:
     """Reply with the documents in the order of their scores.
 
     Raises:
@@ -140,20 +136,18 @@ async def rerank(call: Call[RerankRequest]) -> None:
     query = _Texts("query", [_text(body.query)])
     scores, ends = await _score_pairs(call, body, query, _Texts("documents", documents))
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    await call.reply(
-        RerankReply(
-            id=f"rerank-{call.request_id}",
-            model=body.model or call.state.service.model_names[0],
-            usage=usage_of_prompts(ends),
-            results=[
-                RankedItem(
-                    index=index,
-                    document=RankedDocument(text=documents[index]),
-                    relevance_score=scores[index],
-                )
-                for index in order[: body.top_n or len(order)]
-            ],
-        )
+    return RerankReply(
+        id=f"rerank-{call.request_id}",
+        model=body.model or call.state.service.model_names[0],
+        usage=usage_of_prompts(ends),
+        results=[
+            RankedItem(
+                index=index,
+                document=RankedDocument(text=documents[index]),
+                relevance_score=scores[index],
+            )
+            for index in order[: body.top_n or len(order)]
+        ],
     )
 
 

@@ -80,15 +80,13 @@ async def show_response(call: Call[None], query: ResponseQuery) -> None:
         await call.stream(events)
 
 
-@ROUTES.route(
-    _PATH, "deleteResponse", "Forget a response", method="DELETE", reply=DeletedResponse, errors=(404, 503)
-)
-async def delete_response(call: Call[None]) -> None:
+@ROUTES.route(_PATH, "deleteResponse", "Forget a response", method="DELETE", errors=(404, 503))
+async def delete_response(call: Call[None]) -> DeletedResponse:
     """Raises HttpError: 404, it is not kept."""
     name = call.request.path_params["response_id"]
     if not await call.state.responses.delete(_key(call)):
         raise not_found("response_id", name)
-    await call.reply(DeletedResponse(id=name))
+    return DeletedResponse(id=name)
 
 
 @ROUTES.route(
@@ -116,13 +114,8 @@ async def cancel_response(call: Call[None]) -> None:
     await _reply(call, stored.body)
 
 
-@ROUTES.route(
-    f"{_PATH}/input_items",
-    "listInputItems",
-    "The items of the conversation before a response",
-    reply=ItemList,
-)
-async def list_items(call: Call[None], query: ItemsQuery) -> None:
+@ROUTES.route(f"{_PATH}/input_items", "listInputItems", "The items of the conversation before a response")
+async def list_items(call: Call[None], query: ItemsQuery) -> ItemList:
     """List the items of the conversation before a response.
 
     Raises:
@@ -134,7 +127,7 @@ async def list_items(call: Call[None], query: ItemsQuery) -> None:
     items = items if query.order == "asc" else items[::-1]
     names = [msgspec.json.decode(item, type=_Named).id for item in items]
     page = page_of(list(map(msgspec.Raw, items)), names, query.after, query.limit, "this response's input")
-    await call.reply(ItemList(**page))
+    return ItemList(**page)
 
 
 def _key(call: Call[None]) -> str:
