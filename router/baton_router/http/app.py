@@ -30,9 +30,9 @@ from baton_router.http.messages.replies import ANTHROPIC
 from baton_router.http.middleware import (
     REQUEST_ID_HEADER,
     REQUEST_NAME,
+    ROUTE,
     CountedCalls,
     RequestIds,
-    name_route,
 )
 from baton_router.http.openapi import describe
 from baton_router.http.page import DOCS
@@ -91,7 +91,7 @@ class _CountedRoute(StarletteRoute):
     """Puts its path into the scope, also where it refuses the method."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name_route(scope, PARAMETER.sub(r"{\1}", self.path))
+        scope[ROUTE] = PARAMETER.sub(r"{\1}", self.path)
         await super().handle(scope, receive, send)
 
 

@@ -22,8 +22,8 @@ UNCOUNTED: Final = frozenset({"/metrics", "/health", "/live", "/ready", "/ping",
 """Routes that scrapers and probes call again and again."""
 _CLIENT_LEFT: Final = 499
 """Status of a call whose client left before a reply began."""
-_ROUTE: Final = "baton.route"
-"""Key of a scope under which the route that takes the call leaves its path."""
+ROUTE: Final = "baton.route"
+"""Key of a scope under which the route that takes the call leaves its path, with parameters in braces."""
 
 
 class RequestName:
@@ -108,13 +108,8 @@ class RequestIds:
             name.release()
 
 
-def name_route(scope: Scope, path: str) -> None:
-    """Count a call under the path of its route, whose parameters stand in braces."""
-    scope[_ROUTE] = path
-
-
 class CountedCalls:
-    """Wraps `app`, whose routes give their paths to `name_route`; all other paths are counted together."""
+    """Wraps `app`, whose calls are counted under the paths of their routes, all without one together."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
@@ -132,7 +127,7 @@ class CountedCalls:
         try:
             await self._app(scope, receive, watched)
         finally:
-            handler = scope.get(_ROUTE, "")
+            handler = scope.get(ROUTE, "")
             if handler not in UNCOUNTED:
                 duration_s = time.monotonic() - began_s
                 self._metrics.on_answered(handler, scope["method"], status, duration_s)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_core.requests.adapter import Adapter
-from baton_router.requests.validation import check_model, check_name
+from baton_router.requests.validation import check_name
 from baton_sandbox.adapter_folder import read_adapter_folder
 
 MAX_ADAPTERS = 4096
@@ -60,8 +60,9 @@ class ServedAdapters:
             RequestError: NOT_FOUND.
         """
         found = self._adapters.get(model)
-        if found is None:
-            check_model(model, self.names)
+        if found is None and model and model not in self.names:
+            error = InvalidRequestError("model", model, ", ".join(map(repr, self.names)))
+            raise RequestError(ErrorCode.NOT_FOUND, str(error))
         return found
 
     def read(self, name: str, path: str, *, replaces: bool = False) -> Adapter:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-from baton_core.errors import ContextLengthError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import ContextLengthError, InvalidRequestError
 from baton_core.requests.vocabulary import check_token_ids
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
@@ -21,17 +21,6 @@ _MAX_RANK_DIGITS: Final = 9
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,64})?")
 _MARK: Final = "\0"
 """Marks salts of tenants: no client's own salt may contain it."""
-
-
-def check_model(name: str, model_names: Sequence[str]) -> None:
-    """Refuse a name that is none of the served ones; empty means the model there is.
-
-    Raises:
-        RequestError: NOT_FOUND.
-    """
-    if name and name not in model_names:
-        error = InvalidRequestError("model", name, ", ".join(map(repr, model_names)))
-        raise RequestError(ErrorCode.NOT_FOUND, str(error))
 
 
 def check_name(field: str, text: str, max_characters: int) -> None:
