@@ -16,7 +16,7 @@ from baton_router.http import (
 from baton_router.http.batches import batches, files
 from baton_router.http.chat import completions as chat
 from baton_router.http.completions import completions
-from baton_router.http.debug import cluster, history, requests
+from baton_router.http.debug import cluster, requests
 from baton_router.http.messages import messages
 from baton_router.http.pooling import cohere, embeddings, scoring
 from baton_router.http.responses import responses, stored
@@ -24,7 +24,7 @@ from baton_router.http.responses import responses, stored
 ROUTES: Final = (
     *(*page.ROUTES, *chat.ROUTES, *completions.ROUTES, *messages.ROUTES, *responses.ROUTES, *stored.ROUTES),
     *(*embeddings.ROUTES, *cohere.ROUTES, *scoring.ROUTES, *render.ROUTES, *generate.ROUTES),
-    *(*text_routes.ROUTES, *server_routes.ROUTES, *cluster.ROUTES, *history.ROUTES, *requests.ROUTES),
+    *(*text_routes.ROUTES, *server_routes.ROUTES, *cluster.ROUTES, *requests.ROUTES),
 )
 TOKENIZER_ROUTES: Final = tuple(server_routes.TOKENIZER)
 ADAPTER_ROUTES: Final = tuple(operator_routes.ADAPTERS)
