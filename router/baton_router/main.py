@@ -22,9 +22,8 @@ from baton_router.batches.batches import Batches
 from baton_router.gateway.picker_server import PickerServer
 from baton_router.group.member import Member
 from baton_router.group.process_sharing import ProcessSharing
-from baton_router.grpc.inference_service import BatonService
-from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer, refuse_taken
+from baton_router.grpc.services import BatonService, OperatorService
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.chat.output_parsers import read_parsers

@@ -9,7 +9,7 @@ from baton.commands.cli_arguments import parse
 from baton.commands.router_pages import fetch_page
 from baton_core.errors import RequestError
 from baton_core.sessions.worker_info import Role, WorkerLoad
-from baton_router.grpc.inference_service import describe_worker
+from baton_router.grpc.services import describe_worker
 from tests.builders import make_worker_info
 from tests.http_threads import Calls, serving_calls
 
