@@ -23,7 +23,7 @@ from baton_router.gateway.messages import (
 from baton_router.gateway.picker import Picked, Picker, Refused, refuse
 from baton_router.http.bodies import is_declared_within, too_large
 from baton_router.http.errors import HttpError
-from baton_router.streams.body_memory import BodyReservation
+from baton_router.streams.memory import BodyReservation
 
 EXTERNAL_PROCESSOR: Final = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

@@ -34,8 +34,8 @@ from baton_router.requests.validation import (
     read_data_parallel_rank,
     read_traceparent,
 )
-from baton_router.streams.body_memory import BodyReservation
 from baton_router.streams.client_stream import ClientStream
+from baton_router.streams.memory import BodyReservation
 from baton_service.keys import AUTHORIZATION, Keys
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

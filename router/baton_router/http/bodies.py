@@ -18,7 +18,7 @@ from baton_core.errors import InvalidRequestError, RequestError
 from baton_router.http.body_refusals import is_of_unknown_field, refusal_of
 from baton_router.http.errors import HttpError
 from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
-from baton_router.streams.body_memory import BodyReservation
+from baton_router.streams.memory import BodyReservation
 
 BodyT = TypeVar("BodyT")
 READ_WITHIN_S: Final = 60.0

@@ -36,8 +36,8 @@ from baton_router.requests.validation import (
     read_data_parallel_rank,
     read_traceparent,
 )
-from baton_router.streams.body_memory import BodyReservation
 from baton_router.streams.client_stream import ClientStream
+from baton_router.streams.memory import BodyReservation
 
 RESUME_HEADER: Final = b"x-resume-token"
 SESSION_HEADER: Final = "x-session-id"

@@ -30,10 +30,9 @@ from baton_router.requests.resumption import PreparedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import warn_of_split_markers
 from baton_router.requests.validation import tenant_salt
-from baton_router.streams.body_memory import BodyMemory
-from baton_router.streams.call_memory import EmbedsMemory, LogprobsMemory
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_turns import LoopShare, StreamTurns
+from baton_router.streams.memory import BodyMemory, EmbedsMemory, LogprobsMemory
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton_router.http import bodies
 from baton_router.http.connections.server import HttpServer
 from baton_router.process.http_settings import ConnectionLimits
-from baton_router.streams.body_memory import BodyMemory, BodyReservation
+from baton_router.streams.memory import BodyMemory, BodyReservation
 
 QUICK = ConnectionLimits(
     max_connections=8, max_header_bytes=4096, header_timeout_s=0.3, idle_timeout_s=3.0, stall_timeout_s=1.0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from baton_core.errors import ErrorCode, RequestError
-from baton_router.streams.body_memory import LARGE_BYTES, BodyMemory
+from baton_router.streams.memory import LARGE_BYTES, BodyMemory
 
 
 def test_large_bodies_that_do_not_fit_together_are_refused_and_small_ones_are_not() -> None:

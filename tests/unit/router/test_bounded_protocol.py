@@ -17,7 +17,7 @@ from baton_router.http import bodies
 from baton_router.http.connections.bounded_protocol import MAX_PIPELINED
 from baton_router.http.errors import HttpError
 from baton_router.process.http_settings import ConnectionLimits
-from baton_router.streams.body_memory import BodyMemory, BodyReservation
+from baton_router.streams.memory import BodyMemory, BodyReservation
 from tests.unit.router.served_app import BODY, CHUNKED, GET, POST, connected, rest_of, serving
 
 pytestmark = pytest.mark.slow

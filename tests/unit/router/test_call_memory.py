@@ -11,8 +11,8 @@ import pytest
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.packed_logprobs import ENTRY_BYTES
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.streams.call_memory import ANSWERS_AT_A_TIME, LogprobsMemory
 from baton_router.streams.client_stream import MAX_WAITING_EVENTS
+from baton_router.streams.memory import ANSWERS_AT_A_TIME, LogprobsMemory
 from tests.builders import make_request
 
 

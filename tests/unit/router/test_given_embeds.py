@@ -21,7 +21,7 @@ from torch import Tensor
 from baton_core.errors import ContextLengthError, InvalidRequestError, RequestError
 from baton_router.embeds.given_embeds import EmbedsLimits, read_encoded
 from baton_router.embeds.torch_tensor import NoTensorError, read_torch_tensor
-from baton_router.streams.call_memory import EmbedsMemory
+from baton_router.streams.memory import EmbedsMemory
 from tests.builders import make_request
 from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.prompt_embeds import embeds_of, encoded, safetensors_file, torch_file

@@ -14,7 +14,7 @@ from baton_proto.ext_proc import external_processor_pb2 as pb
 from baton_router.gateway.messages import read_headers
 from baton_router.gateway.picker import Picked, Picker, Refused
 from baton_router.gateway.picker_service import PickerService
-from baton_router.streams.body_memory import BodyMemory
+from baton_router.streams.memory import BodyMemory
 
 TRAILERS = pb.ProcessingRequest(request_trailers=pb.HttpTrailers())
 
