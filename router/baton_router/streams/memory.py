@@ -1,6 +1,6 @@
 """Memory that calls reserve: bodies and, before any work is done for them, log-probabilities and embeddings.
 
-Tokens and texts of replies are not counted: the workers' KV caches bound them, at a thousand times their size.
+Tokens and texts are not counted: the KV caches of workers bound them, at a thousand times their size.
 """
 
 from __future__ import annotations
