@@ -24,7 +24,7 @@ from baton.pooling_outputs import (
 from baton.pooling_params import PoolingParams
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask, cannot_pool
-from baton_router.requests.scores import pair_counts, pair_prompt, similarity
+from baton_router.requests.pooling import pair_counts, pair_prompt, similarity
 
 Poolings: TypeAlias = PoolingParams | Sequence[PoolingParams]
 """Pooling parameters for all prompts, or one for each."""

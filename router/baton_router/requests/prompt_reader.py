@@ -20,9 +20,8 @@ from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptTokens, ReadEmbeds
 from baton_router.requests.generation import GenerationRequest
-from baton_router.requests.pooled_prompts import read_pooled_prompt
+from baton_router.requests.pooling import lacks_task, read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
-from baton_router.requests.scores import lacks_task
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (

@@ -18,7 +18,7 @@ from baton_core.worker.step_plan import PooledValues
 from baton_router.http.json_pieces import json_pieces
 from baton_router.http.pooling.cohere import prefix_of
 from baton_router.http.pooling.vectors import bytes_of, numbers_of, signs_of, text_of
-from baton_router.requests.scores import lacks_task, late_interaction, pair_counts, similarity
+from baton_router.requests.pooling import lacks_task, late_interaction, pair_counts, similarity
 from baton_router.text.tokenization import kept_lengths
 
 VALUES = (0.1, -2.5, 0.0, 448.0, 1e-3, -1e-9, 3.0, 7.25, -0.3, 1e5)

@@ -33,7 +33,7 @@ from baton_router.http.pooling.schemas import (
 from baton_router.http.pooling.vectors import Numbers, bytes_of, numbers_of, text_of
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.requests.generation import Finished
-from baton_router.requests.scores import floats_of
+from baton_router.requests.pooling import floats_of
 
 ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING)
 

@@ -28,7 +28,7 @@ from baton_router.http.pooling.schemas import (
 )
 from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.requests.generation import Finished
-from baton_router.requests.scores import (
+from baton_router.requests.pooling import (
     floats_of,
     lacks_task,
     late_interaction,

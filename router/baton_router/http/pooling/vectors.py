@@ -12,7 +12,7 @@ from typing import Final
 
 from baton_core.worker.step_plan import PooledValues
 from baton_router.http.json_pieces import as_list
-from baton_router.requests.scores import floats_of
+from baton_router.requests.pooling import floats_of
 
 Numbers = list[float | list[float]]
 """A vector, or a row for each token."""
