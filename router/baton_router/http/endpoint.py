@@ -123,6 +123,7 @@ class Endpoint:
                     call.body = await self._read(call, receive, headers, self._decoder)
                 query = () if self._route.query is None else (read_query(call, self._route.query),)
                 if (reply := await self._route.handler(call, *query)) is not None:
+                    call.room.release()  # the client may take its time with the reply
                     await call.reply(reply)
         except (ClientDisconnect, PickedError):
             return

@@ -95,7 +95,6 @@ async def tokenize(call: Call[TokenizeRequest]) -> TokenizeReply:
     reply = TokenizeReply(count=len(token_ids), max_model_len=service.max_model_len, tokens=list(token_ids))
     if body.return_token_strs:
         reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.spelling, token_ids)))
-    call.room.release()  # the client may take its time with the reply
     return reply
 
 
@@ -115,7 +114,6 @@ async def detokenize(call: Call[DetokenizeRequest]) -> DetokenizeReply:
             model=body.model or "",
             skip_special_tokens=bool(body.skip_special_tokens),
         )
-    call.room.release()
     return DetokenizeReply(prompt=text)
 
 

@@ -95,7 +95,6 @@ async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> TokenC
         token_ids = await call.state.service.tokenize(
             conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
         )
-    call.room.release()
     return TokenCount(input_tokens=len(token_ids))
 
 
