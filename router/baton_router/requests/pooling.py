@@ -1,4 +1,4 @@
-"""What is pooled: the tokens of prompts, cut where that is asked for, pairs of texts and how close they are."""
+"""Prompts of which something is pooled, cut where that is asked for, and the scores of pairs of texts."""
 
 from __future__ import annotations
 
