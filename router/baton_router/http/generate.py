@@ -141,19 +141,17 @@ async def generate(call: Call[GenerateRequest]) -> None:
         is_streamed=bool(body.stream),
         resumption=resumption,
     )
-    has_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
     async with generating(call, [request], is_resumable=True) as generation:
         if body.stream:
-            await call.stream(_chunks(call, generation, has_logprobs=has_logprobs))
+            await call.stream(_chunks(call, generation))
         else:
-            await call.reply(await _whole(call, generation, has_logprobs=has_logprobs))
+            await call.reply(await _whole(call, generation))
 
 
-async def _whole(call: Call[GenerateRequest], generation: Generation, *, has_logprobs: bool) -> GenerateReply:
+async def _whole(call: Call[GenerateRequest], generation: Generation) -> GenerateReply:
     (prompt,) = await collect(generation, call.state.share)
     choices = lazily(
-        _choice(call, sequence.as_delta(index), has_logprobs=has_logprobs)
-        for index, sequence in enumerate(prompt.sequences)
+        _choice(call.body, sequence.as_delta(index)) for index, sequence in enumerate(prompt.sequences)
     )
     reply = GenerateReply(request_id=call.request_id, choices=choices, usage=usage_of([prompt.finished]))
     if prompt.spec.params.prompt_logprobs is not None:
@@ -161,9 +159,7 @@ async def _whole(call: Call[GenerateRequest], generation: Generation, *, has_log
     return reply
 
 
-async def _chunks(
-    call: Call[GenerateRequest], generation: Generation, *, has_logprobs: bool
-) -> AsyncGenerator[GenerateReply, None]:
+async def _chunks(call: Call[GenerateRequest], generation: Generation) -> AsyncGenerator[GenerateReply, None]:
     options = call.body.stream_options
     reply = partial(GenerateReply, request_id=call.request_id)
     is_token_sent = False
@@ -175,8 +171,7 @@ async def _chunks(
                 entries.extend(event.logprobs)
             case Delta(is_received=False):
                 token = UNSET if is_token_sent else generation.resume_token()
-                choices = [_choice(call, event, has_logprobs=has_logprobs)]
-                chunk = reply(choices=choices, resume_token=token)
+                chunk = reply(choices=[_choice(call.body, event)], resume_token=token)
                 is_token_sent = True
                 if entries is not None:
                     chunk.prompt_logprobs = prompt_logprobs_of(entries, call.state.service.tokenizer)
@@ -187,8 +182,9 @@ async def _chunks(
                     yield reply(choices=[], usage=usage_of([event]))
 
 
-def _choice(call: Call[GenerateRequest], delta: Delta, *, has_logprobs: bool) -> GenerateChoice:
-    entries = delta.logprobs
+def _choice(body: GenerateRequest, delta: Delta) -> GenerateChoice:
+    entries, params = delta.logprobs, body.sampling_params or TokenSampling()
+    has_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
     logprobs = TokenLogprobs(content=as_list(map(_position, entries), len(entries))) if has_logprobs else None
     return GenerateChoice(
         index=delta.index,
