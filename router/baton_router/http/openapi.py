@@ -145,24 +145,24 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "responses": _responses(route, schema_of),
     }
+    content: dict[str, Any] = {}
     if route.bodies:
         schemas = [schema_of[body] for body in route.bodies]
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-        content = {"application/json": {"schema": schema, "example": route.example}}
-        operation["requestBody"] = {"required": route.needs_body, "content": content}
+        content["application/json"] = {"schema": schema, "example": route.example}
     if route.multipart is not None:
-        content = {"multipart/form-data": {"schema": schema_of[route.multipart]}}
-        operation["requestBody"] = {"required": True, "content": content}
-    if parameters := [*_path_parameters(route), *_query_parameters(route)]:
+        content["multipart/form-data"] = {"schema": schema_of[route.multipart]}
+    if content:
+        operation["requestBody"] = {"required": route.needs_body, "content": content}
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in PARAMETER.findall(route.path)
+    ]
+    if parameters := [*parameters, *_query_parameters(route)]:
         operation["parameters"] = parameters
     if route.needs_key:
         operation["security"] = [{"key": []}]
     return operation
-
-
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    names = PARAMETER.findall(route.path)
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
