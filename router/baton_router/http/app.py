@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -83,7 +83,8 @@ def make_app(state: AppState) -> ASGIApp:
                 *(TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
             ),
         )
-    app = with_middleware(app, settings.middleware)
+    for name in reversed(settings.middleware):  # the first one is the outermost
+        app = _wrapped(app, name)
     return RequestIds(CountedCalls(app, state.metrics.http))
 
 
@@ -122,7 +123,8 @@ class _NoRoute:
     def _refusal(self, request: Request, error: Exception) -> HttpError:
         assert isinstance(error, HTTPException), "that is what this is registered for"
         path, known = request.url.path, _known_path(request)
-        if error.status_code == 405 and not is_absent(request.method, known):
+        # A path that matches a route by a parameter may be one of the absent ones, which take POST.
+        if error.status_code == 405 and not (request.method == "POST" and known in _ABSENT):
             allowed = ", ".join(sorted(_methods_at(request)))
             text = f"method is {request.method!r}; allowed at {path}: {allowed}"
             return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
@@ -131,7 +133,7 @@ class _NoRoute:
             query = f"?{request.url.query}" if request.url.query else ""
             text = f"path is {path!r}; allowed: {location}"
             return HttpError(307, "moved", text, headers={"location": location + query})
-        allowed = why_absent(known, self._dialects)
+        allowed = _why_absent(known, self._dialects)
         return HttpError(404, "unknown_route", f"path is {path!r}; allowed: {allowed}")
 
 
@@ -153,7 +155,7 @@ _ADAPTERS: Final = "those in /openapi.json: this router runs without --enable-lo
 _FILES: Final = "those in /openapi.json: this router runs without --files-directory"
 _NOT_SERVED: Final = "those in /openapi.json: responses are neither compacted nor counted here"
 _BELOW: Final = re.compile(r"(/v1/(?:files|batches))/.*", re.DOTALL)
-_ROUTES: Final[Mapping[str, str]] = {
+_ABSENT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _FILES),
@@ -166,31 +168,20 @@ _ROUTES: Final[Mapping[str, str]] = {
 """The part of a refusal that says what is allowed, by path."""
 
 
-def is_absent(method: str, path: str) -> bool:
-    """Return whether a path that matches a route by a parameter is one of these routes, which take POST."""
-    return method == "POST" and path in _ROUTES
-
-
-def why_absent(path: str, served: Collection[str]) -> str:
+def _why_absent(path: str, served: Collection[str]) -> str:
     """Return what is allowed in the place of a path that has no route; `served` are those that have one."""
     absent = _BELOW.sub(r"\1", path)
-    return _SERVED if absent in served else _ROUTES.get(absent, _SERVED)
+    return _SERVED if absent in served else _ABSENT.get(absent, _SERVED)
 
 
-def with_middleware(app: ASGIApp, names: Sequence[str]) -> ASGIApp:
-    """Return the application within the middleware that is named, the first one outermost.
+def _wrapped(app: ASGIApp, name: str) -> ASGIApp:
+    """Return the application within the operator's middleware of that name, as vLLM takes it.
 
     A class is called with the application; a coroutine function gets a request and the next handler.
 
     Raises:
-        InvalidConfigError: a name cannot be imported, or is neither.
+        InvalidConfigError: the name cannot be imported, or is neither.
     """
-    for name in reversed(names):
-        app = _wrapped(app, name)
-    return app
-
-
-def _wrapped(app: ASGIApp, name: str) -> ASGIApp:
     module, _, attribute = name.replace(":", ".").rpartition(".")
     found: Any
     try:
