@@ -185,23 +185,11 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
 
 def describe_worker(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
     """Return what clients learn of a worker."""
-    return pb.ModelInfo.Worker(
-        worker_id=info.worker_id,
-        role=load.role or info.role,
-        num_blocks=info.num_blocks,
-        num_available_blocks=load.num_available_blocks,
-        num_running=load.num_running,
-        num_waiting=load.num_waiting,
-        is_draining=load.is_draining,
-        is_asleep=load.is_asleep,
-        is_paused=load.is_paused,
-        fault=load.fault,
-        is_role_fixed=load.is_role_fixed,
-        num_queued_tokens=load.num_queued_tokens,
-        prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
-        decode_step_s=load.rates.decode_step_s,
-        pull_bytes_per_s=load.rates.pull_bytes_per_s,
-    )
+    names = pb.ModelInfo.Worker.DESCRIPTOR.fields_by_name
+    known = {
+        name: getattr(of, name) for of in (info, load, load.rates) for name in names if hasattr(of, name)
+    }
+    return pb.ModelInfo.Worker(**(known | {"role": load.role or info.role}))
 
 
 _ACTIONS: Final = tuple(action for action in ControlAction if action not in WORKER_ACTIONS)

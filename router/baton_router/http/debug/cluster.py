@@ -198,24 +198,10 @@ async def show_cluster(call: Call[None]) -> ClusterState:
 
 
 def _worker(info: WorkerInfo, load: WorkerLoad) -> WorkerState:
-    return WorkerState(
-        worker_id=info.worker_id,
-        role=load.role or info.role,
-        is_role_fixed=load.is_role_fixed,
-        state=state_of(load),
-        num_running=load.num_running,
-        num_waiting=load.num_waiting,
-        max_num_seqs=info.max_num_seqs,
-        num_queued_tokens=load.num_queued_tokens,
-        num_blocks=info.num_blocks,
-        num_available_blocks=load.num_available_blocks,
-        block_size=info.identity.block_size,
-        block_bytes=info.block_bytes,
-        step_age_s=load.step_age_s,
-        rates=load.rates,
-        metrics_address=info.metrics_address,
-        data_parallel_rank=info.data_parallel_rank,
-    )
+    names = WorkerState.__struct_fields__
+    known = {name: getattr(of, name) for of in (info, load) for name in names if hasattr(of, name)}
+    own = {"role": load.role or info.role, "state": state_of(load), "block_size": info.identity.block_size}
+    return WorkerState(**(known | own))
 
 
 class HistoryQuery(Query, kw_only=True):
