@@ -8,6 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, assert_never
 
+from google.protobuf.message import Message
+
 from baton_core.errors import InvalidRequestError
 from baton_core.prompt_embeds import ITEM_BYTES, PLACEHOLDER, PromptEmbeds, check_places, check_sizes
 from baton_core.requests.logprobs import PositionLogprobs
@@ -53,8 +55,6 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
         InvalidRequestError: the prompt is missing or no conversation, a structured output is wrong, or
             tokens were received without a resume token.
     """
-    has_special = request.HasField("add_special_tokens")
-    has_limit = request.HasField("truncate_prompt_tokens")
     return GenerationRequest(
         prompt=_read_pooled_prompt(request),
         prompt_field="token_ids" if request.WhichOneof("prompt") == "token_ids" else "prompt",
@@ -63,12 +63,16 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
         request_id=request.request_id,
         cache_salt=request.cache_salt,
         priority=request.priority,
-        add_special_tokens=request.add_special_tokens if has_special else None,
-        truncate_prompt_tokens=request.truncate_prompt_tokens if has_limit else None,
         is_streamed=True,
         resumption=_read_resumption(request),
         pooling=_read_pooling(request.pooling) if request.HasField("pooling") else None,
+        **_given(request, "add_special_tokens", "truncate_prompt_tokens"),
     )
+
+
+def _given(message: Message, *names: str) -> dict[str, Any]:
+    """Return those of some fields that a message has."""
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
 
 
 def _read_resumption(request: pb.GenerateRequest) -> Resumption | None:
@@ -94,10 +98,8 @@ def _read_pooling(message: pb.PoolingParams) -> PoolingRequest:
         raise InvalidRequestError("pooling.task", message.task, ", ".join(PoolingTask))
     return PoolingRequest(
         task=PoolingTask(message.task),
-        dimensions=message.dimensions if message.HasField("dimensions") else None,
-        use_activation=message.use_activation if message.HasField("use_activation") else None,
-        type_one_from=message.type_one_from if message.HasField("type_one_from") else None,
         truncation_side=message.truncation_side or "right",
+        **_given(message, "dimensions", "use_activation", "type_one_from"),
     )
 
 
@@ -183,9 +185,7 @@ def _read_conversation(chat: pb.Chat, *, add_generation_prompt: bool = True) -> 
 
 
 def _read_sampling(message: pb.SamplingParams) -> dict[str, Any]:
-    sampling: dict[str, Any] = {
-        name: getattr(message, name) for name in _PLAIN_FIELDS if message.HasField(name)
-    }
+    sampling = _given(message, *_PLAIN_FIELDS)
     sampling |= {name: tuple(getattr(message, name)) for name in _LIST_FIELDS if getattr(message, name)}
     if message.logit_bias:
         sampling["logit_bias"] = dict(message.logit_bias)
@@ -193,11 +193,8 @@ def _read_sampling(message: pb.SamplingParams) -> dict[str, Any]:
         sampling["structured_outputs"] = _read_structured_outputs(message.structured_outputs)
     if message.HasField("repetition_detection"):
         rule = message.repetition_detection
-        sampling["repetition_detection"] = RepetitionDetectionParams(
-            max_pattern_size=rule.max_pattern_size,
-            min_pattern_size=rule.min_pattern_size,
-            min_count=rule.min_count,
-        )
+        values = {name: getattr(rule, name) for name in ("max_pattern_size", "min_pattern_size", "min_count")}
+        sampling["repetition_detection"] = RepetitionDetectionParams(**values)
     if message.HasField("extra_args_json"):
         try:
             sampling["extra_args"] = json.loads(message.extra_args_json)
