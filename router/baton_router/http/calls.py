@@ -108,6 +108,8 @@ class Call(Generic[BodyT]):
         self.resumed_as: ClientStream | None = None
         """The stream whose resume token is in the reply's header; None where there are several, or none."""
         self.name: RequestName = scope[REQUEST_NAME]
+        self.picking: Picking | None = scope.get(PICKING)
+        """Takes the workers of a call that is only placed; None of all other calls."""
         self._dialect = dialect
         self._scope = scope
         self._receive = receive
@@ -126,12 +128,6 @@ class Call(Generic[BodyT]):
     def request_id(self) -> str:
         """The call's name; also the name of its generation at the router."""
         return self.name.text
-
-    @property
-    def picking(self) -> Picking | None:
-        """Takes the workers of a call that is only placed; None of all other calls."""
-        picking: Picking | None = self._scope.get(PICKING)
-        return picking
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes, for routes that read it themselves.
