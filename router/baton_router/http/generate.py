@@ -15,7 +15,7 @@ from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_router.http.calls import Call, read_context
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import as_list, lazily
-from baton_router.http.logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
+from baton_router.http.reply_parts import LEAST, PromptLogprobs, Usage, prompt_logprobs_of, usage_of
 from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import (
     CallFields,
@@ -25,7 +25,6 @@ from baton_router.http.sampling_fields import (
     read_resuming,
     read_sampling,
 )
-from baton_router.http.usage import Usage, usage_of
 from baton_router.requests.generation import Delta, Finished, GenerationRequest, PromptDelta
 
 ROUTES: Final = Routes(method="POST", tag=Tag.TOKENS, errors=GENERATING)

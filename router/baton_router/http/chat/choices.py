@@ -23,7 +23,7 @@ from baton_router.http.chat.replies import (
 )
 from baton_router.http.chat.tool_choice import ToolUse
 from baton_router.http.json_pieces import as_list
-from baton_router.http.logprobs import LEAST, token_name
+from baton_router.http.reply_parts import LEAST, token_name
 from baton_router.output_parsing.output_parser import (
     OutputDelta,
     OutputParser,

@@ -19,9 +19,15 @@ from baton_router.http.chat.request import ChatPlan, chat_names, read_plan
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import lazily
-from baton_router.http.logprobs import PromptLogprobs, prompt_logprobs_of
+from baton_router.http.reply_parts import (
+    CompletionTokensDetails,
+    PromptLogprobs,
+    Usage,
+    prompt_logprobs_of,
+    usage_of,
+    usage_so_far,
+)
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
-from baton_router.http.usage import CompletionTokensDetails, Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 
 ROUTES: Final = Routes(method="POST", tag=Tag.CHAT, errors=GENERATING)

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from baton_router.http.logprobs import PromptLogprobs
-from baton_router.http.usage import Usage
+from baton_router.http.reply_parts import PromptLogprobs, Usage
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):

@@ -13,7 +13,7 @@ from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.http.completions.schemas import CompletionChoice, CompletionLogprobs, CompletionRequest
 from baton_router.http.json_pieces import as_list
-from baton_router.http.logprobs import LEAST, prompt_logprobs_of, token_name
+from baton_router.http.reply_parts import LEAST, prompt_logprobs_of, token_name
 from baton_router.requests.generation import Delta
 from baton_router.text.tokenization import Tokenizer
 

@@ -26,9 +26,9 @@ from baton_router.http.completions.choices import ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import elements_of, lazily
+from baton_router.http.reply_parts import Usage, usage_of, usage_so_far
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
 from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
-from baton_router.http.usage import Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 from baton_router.text.prompts import AnyPrompt, Prompt
 

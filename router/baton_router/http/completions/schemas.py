@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from baton_router.http.logprobs import PromptLogprobs
+from baton_router.http.reply_parts import PromptLogprobs, Usage
 from baton_router.http.sampling_fields import RequestFields
-from baton_router.http.usage import Usage
 
 
 class CompletionRequest(RequestFields, kw_only=True):
