@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +16,11 @@ WITH_PRIORITY: Final = ("/v1/chat/completions", "/v1/completions")
 """Routes whose bodies get a priority at servers of Baton."""
 
 
-def count_lines(path: Path) -> int:
+def count_lines(path: Path, name: str) -> int:
     """Return how many lines a file has, without the empty ones.
+
+    Args:
+        name: what errors call it.
 
     Raises:
         InvalidConfigError: it cannot be read, has none, or two of one custom_id.
@@ -26,17 +30,35 @@ def count_lines(path: Path) -> int:
         for line in read_lines(path):
             if line.key in seen:
                 raise InvalidConfigError(
-                    f"--input-file is {str(path)!r}, where custom_id is {shown_briefly(line.key)} on two "
+                    f"--input-file is {name!r}, where custom_id is {shown_briefly(line.key)} on two "
                     "lines; allowed: another one on each line"
                 )
             seen.add(line.key)
     except OSError as error:
-        raise InvalidConfigError(
-            f"--input-file is {str(path)!r}; allowed: a file of requests ({error.strerror})"
-        ) from None
+        raise _not_read(name, error) from None
     if not seen:
-        raise InvalidConfigError(f"--input-file is {str(path)!r}; allowed: a file with requests")
+        raise InvalidConfigError(f"--input-file is {name!r}; allowed: a file with requests")
     return len(seen)
+
+
+def file_of(name: str, copy: Path) -> Path:
+    """Return the file of a name; of what can be read once alone, such as a pipe, a copy at a path.
+
+    Raises:
+        InvalidConfigError: it cannot be read.
+    """
+    if (path := Path(name)).is_file():
+        return path
+    try:
+        with path.open("rb") as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise _not_read(name, error) from None
+    return copy
+
+
+def _not_read(name: str, error: OSError) -> InvalidConfigError:
+    return InvalidConfigError(f"--input-file is {name!r}; allowed: a file of requests ({error.strerror})")
 
 
 def digest_of(path: Path) -> str:

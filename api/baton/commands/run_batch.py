@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.batch.lines import WITH_PRIORITY, asking, count_lines, digest_of
+from baton.batch.lines import WITH_PRIORITY, asking, count_lines, digest_of, file_of
 from baton.batch.web_files import download, is_url, upload
 from baton.commands import cli_arguments as arguments
 from baton.commands.security_arguments import key_of_environment
@@ -66,32 +67,46 @@ def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
 
 async def _run(args: argparse.Namespace, serve_args: argparse.Namespace | None) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(args.input_file)
+        source = Path(folder) / "input"
         if is_url(args.input_file):
-            source = Path(folder) / "input"
             await download(args.input_file, source)
-        num_lines = await asyncio.to_thread(count_lines, source)
+        else:
+            source = await asyncio.to_thread(file_of, args.input_file, source)
+        num_lines = await asyncio.to_thread(count_lines, source, args.input_file)
         with PartialResults(_partial_path(args, digest_of(source))) as results:
             if len(results.done) < num_lines:
                 await _answer_all(args, serve_args, source, results, num_lines)
+            if len(results.done) < num_lines:
+                raise InvalidConfigError(
+                    f"--input-file is {args.input_file!r}, which has lost lines; allowed: a file that stays "
+                    "as it is until all have a result"
+                )
             if is_url(args.output_file):
                 await upload(results.path, args.output_file)
                 results.path.unlink()
             else:
-                results.rename(Path(args.output_file))
+                results.rename(_target_of(Path(args.output_file)))
     sys.stderr.write(f"{num_lines} requests, {results.num_errors} with an error: {args.output_file}\n")
     return True
 
 
 def _partial_path(args: argparse.Namespace, digest: str) -> Path:
     """The file of results so far: beside the output, of one input alone."""
-    output = Path(args.output_file)
+    given = Path(args.output_file)
+    if given.exists() and not given.is_file():
+        raise InvalidConfigError(f"--output-file is {args.output_file!r}; allowed: a file, or a new name")
+    output = given if is_url(args.output_file) else _target_of(given)
     folder = Path(args.output_tmp_dir) if is_url(args.output_file) else output.parent
-    if output.is_dir() or not folder.is_dir():
+    if not folder.is_dir():
         name = "--output-tmp-dir" if is_url(args.output_file) else "--output-file"
         value = args.output_tmp_dir if is_url(args.output_file) else args.output_file
         raise InvalidConfigError(f"{name} is {value!r}; allowed: in a folder that is there")
     return folder / f"{output.name.partition('?')[0]}.{digest}.partial"
+
+
+def _target_of(output: Path) -> Path:
+    """The path of a file behind its symbolic links."""
+    return Path(os.path.realpath(output))
 
 
 async def _answer_all(

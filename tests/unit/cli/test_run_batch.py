@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from baton.batch.lines import asking, count_lines
+from baton.batch.lines import asking, count_lines, digest_of
 from baton.cli import main
+from baton.commands import run_batch
 from baton_bench.http_client import HttpClient, Origin
 from baton_core.errors import InvalidConfigError, RequestError
 from baton_router.batches.batch_run import BatchRun
@@ -77,13 +79,13 @@ def test_a_line_that_is_no_request_says_why(wrong: bytes, custom_id: str | None,
 def test_lines_of_one_custom_id_are_refused_and_empty_ones_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(line("a") + b"\n\n" + line("b") + b"\n{\n{")
-    assert count_lines(path) == 4
+    assert count_lines(path, "in") == 4
     path.write_bytes(line("a") + b"\n" + line("b") + b"\n" + line("a", method="GET"))
     with pytest.raises(InvalidConfigError, match="where custom_id is 'a' on two lines; allowed: another one"):
-        count_lines(path)
+        count_lines(path, "in")
     path.write_bytes(b"\n")
     with pytest.raises(InvalidConfigError, match="allowed: a file with requests"):
-        count_lines(path)
+        count_lines(path, "in")
 
 
 @pytest.mark.parametrize("torn", [b'{"id":"x","custom_id":"c"', b"\0\0\0\n", b""])
@@ -233,11 +235,48 @@ def test_files_behind_urls_and_requests_of_low_priority(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_pipe_is_read_once_and_a_link_leads_to_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("target")
+    Path("target").write_text("old")
+    reader, writer = os.pipe()
+    os.write(writer, prompts(a=[200], b=[200]))
+    os.close(writer)
+    with serving() as server:
+        words = ["run-batch", "-i", f"/dev/fd/{reader}", "-o", "link", "--url", f"http://{server.address}"]
+        assert main(words) == 0
+    os.close(reader)
+    assert sorted(one["custom_id"] for one in written(Path("target"))) == ["a", "b"]
+    assert Path("link").is_symlink()
+
+
+def test_an_input_that_loses_lines_leaves_the_output_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_bytes(prompts(a=[200], b=[200]))
+    Path("out").write_text("old")
+
+    def digest_and_cut(path: Path) -> str:
+        digest = digest_of(path)
+        path.write_bytes(prompts(a=[200]))
+        return digest
+
+    monkeypatch.setattr(run_batch, "digest_of", digest_and_cut)
+    with serving() as server:
+        assert main(["run-batch", "-i", "in", "-o", "out", "--url", f"http://{server.address}"]) == 2
+    assert "--input-file is 'in', which has lost lines; allowed: a file that stays" in capsys.readouterr().err
+    assert Path("out").read_text() == "old"
+
+
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
         (["-i", "in"], "--output-file is not given; allowed: a path or a URL"),
         (["-i", "in", "-o", "x/out"], "--output-file is 'x/out'; allowed: in a folder that is there"),
+        (["-i", "in", "-o", "pipe"], "--output-file is 'pipe'; allowed: a file, or a new name"),
         (["-i", "none", "-o", "out"], "--input-file is 'none'; allowed: a file of requests"),
         (["-i", "in", "-o", "out", "--url", "http://h", "-tp", "2"], "--tensor-parallel-size is given with"),
         (["-i", "in", "-o", "out", "--uds", "/tmp/a"], "--uds is '/tmp/a'; allowed: none where"),
@@ -253,6 +292,7 @@ def test_wrong_flags_are_refused_before_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in").write_bytes(line())
+    os.mkfifo("pipe")
     assert main(["run-batch", *words]) == 2
     assert refusal in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "pipe"]
