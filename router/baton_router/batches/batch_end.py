@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from baton_router.batches.batch_records import BatchRecords, RunFile, StoredBatc
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
 from baton_router.batches.outputs import write_outputs
 from baton_router.batches.threads import in_thread
-from baton_router.core.batches.batch import BatchInput, BatchStatus
+from baton_router.core.batches.batch import Batch, BatchErrors, BatchInput, BatchStatus, RequestCounts
+from baton_router.core.batches.batch_lines import LineError
 from baton_router.core.batches.batch_results import BatchError
 
 _PAUSE_S: Final = 1.0
@@ -51,8 +52,8 @@ class BatchEnds:
     files: FileStore
     max_age_s: float
 
-    async def end(self, stored: StoredBatch, event: BatchInput) -> None:
-        """Write the output of a batch, and then take the input that ends it.
+    async def end(self, stored: StoredBatch, event: BatchInput, errors: Sequence[LineError]) -> None:
+        """Write the output of a batch, and then take the input that ends it, with the reasons of a failure.
 
         While the disk refuses, the batch stays as it is, with its results so far. It shows its end once the
         disk has that.
@@ -60,7 +61,7 @@ class BatchEnds:
         pause_s = _PAUSE_S
         while True:
             try:
-                await self._end(stored, event)
+                await self._end(stored, event, errors)
             except OSError as error:
                 _log.warning("batch %s cannot be written now, but is tried again: %s", stored.batch.id, error)
                 await asyncio.sleep(pause_s)
@@ -71,45 +72,45 @@ class BatchEnds:
             with suppress(OSError):  # they go when a router starts
                 self.records.path(stored.batch.id, file).unlink(missing_ok=True)
 
-    async def _end(self, stored: StoredBatch, event: BatchInput) -> None:
+    async def _end(self, stored: StoredBatch, event: BatchInput, errors: Sequence[LineError]) -> None:
         batch = copy(stored.batch)
-        is_refused = batch.in_progress_at is None and event is BatchInput.FAIL
-        files = {} if is_refused else await self._write_outputs(stored, event)
-        for field, file_id in files.items():
-            setattr(batch, field, file_id)
+        batch.errors = BatchErrors(data=list(errors)) if errors else None
+        if batch.in_progress_at is not None or event is not BatchInput.FAIL:
+            await self._write_outputs(stored, event, batch)
         batch.advance(event, time.time())
         written = msgspec.structs.replace(stored, batch=batch)
         await self.records.add(batch.id, written, shown=stored)
         for field in batch.__struct_fields__:
             setattr(stored.batch, field, getattr(batch, field))
 
-    async def _write_outputs(self, stored: StoredBatch, event: BatchInput) -> dict[str, str]:
+    async def _write_outputs(self, stored: StoredBatch, event: BatchInput, batch: Batch) -> None:
         """Write the output of a batch, by names that are its own: a second time makes the same files.
 
-        Returns the names of the files, by the batch's fields.
+        The batch gets their names and the numbers of their lines.
         """
-        batch = stored.batch
         digests = [blake2b(f"{batch.id}/{kind}".encode(), digest_size=12) for kind in _KINDS]
         names = [f"{PREFIX}{digest.hexdigest()}" for digest in digests]
-        sizes = await in_thread(
+        written = await in_thread(
             write_outputs,
             self.records.path(batch.id, RunFile.PARTIAL),
             self.files.path(batch.input_file_id),
             *map(self.files.path, names),
             lacking=None if batch.status is BatchStatus.FINALIZING else _LACKING[event],
         )
-        now_s, made = time.time(), {}
-        for name, size, kind in zip(names, sizes, _KINDS, strict=True):
-            if not size:
+        completed, failed = (each.num_lines for each in written)
+        total = max(batch.request_counts.total, completed + failed)
+        batch.request_counts = RequestCounts(total=total, completed=completed, failed=failed)
+        now_s = time.time()
+        for name, (num_bytes, _), kind in zip(names, written, _KINDS, strict=True):
+            if not num_bytes:
                 continue
             file = FileObject(
                 id=name,
-                bytes=size,
+                bytes=num_bytes,
                 created_at=int(now_s),
                 expires_at=int(now_s + (stored.output_age_s or self.max_age_s)),
                 filename=f"{batch.id}_{kind}.jsonl",
                 purpose="batch_output",
             )
             await self.files.add(stored.tenant, file)
-            made[f"{kind}_file_id"] = name
-        return made
+            setattr(batch, f"{kind}_file_id", name)

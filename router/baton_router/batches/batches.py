@@ -32,7 +32,6 @@ from baton_router.batches.threads import in_thread, opened
 from baton_router.core.batches.batch import (
     WINDOW_S,
     Batch,
-    BatchErrors,
     BatchInput,
     BatchStatus,
 )
@@ -42,7 +41,7 @@ AskAs = Callable[[str, str, bytes, str], Awaitable[tuple[int, bytes]]]
 """Sends a body, for a tenant, to a route under a request id; returns the status and body of the answer."""
 _LOOK_EVERY_S: Final = 1.0
 """Time between two looks at what other routers have left."""
-_FLAG: Final = "--files-directory"
+_PLACE: Final = "--files-directory has the results of the batch"
 _log = logging.getLogger(__name__)
 
 
@@ -248,9 +247,9 @@ class Batches:
 
     async def _run(self, stored: StoredBatch) -> None:
         batch = stored.batch
-        event = await self._run_to_end(stored)
+        event, errors = await self._run_to_end(stored)
         self._runs[batch.id].may_cancel = False
-        await self._ends.end(stored, event)
+        await self._ends.end(stored, event, errors)
         counts = batch.request_counts
         _log.info(
             "batch %s is %s: %d lines, %d answered, %d with an error",
@@ -258,47 +257,47 @@ class Batches:
         )
         self._runs.pop(batch.id).lease.end(for_good=True)
 
-    async def _run_to_end(self, stored: StoredBatch) -> BatchInput:
-        """Check and send the lines; returns the input that ends the batch once its output is written."""
+    async def _run_to_end(self, stored: StoredBatch) -> tuple[BatchInput, list[LineError]]:
+        """Check and send the lines.
+
+        Returns the input that ends the batch once its output is written, and the reasons of a failure.
+        """
         batch = stored.batch
         if not batch.may(BatchInput.EXPIRE):  # its output was being written as the router ended
-            return BatchInput.WRITE
-        batch.errors = None  # a failure whose end was not written has not ended it
+            return BatchInput.WRITE, []
         try:
             async with asyncio.timeout(batch.expires_at - time.time()):
                 async with self._turns[stored.tenant]:
-                    if batch.status is BatchStatus.VALIDATING and not await self._check_lines(stored):
-                        return BatchInput.FAIL
+                    if batch.status is BatchStatus.VALIDATING and (errors := await self._check_lines(stored)):
+                        return BatchInput.FAIL, errors
                     if batch.status is BatchStatus.IN_PROGRESS:
                         await self._send_lines(stored)
         except TimeoutError:
-            return BatchInput.EXPIRE if batch.may(BatchInput.EXPIRE) else BatchInput.WRITE
+            return BatchInput.EXPIRE if batch.may(BatchInput.EXPIRE) else BatchInput.WRITE, []
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if batch.status is not BatchStatus.CANCELLING or task is None:
                 raise
             task.uncancel()
         except Exception as error:  # whatever it is, the batch has an end
-            return _failed(batch, error)
-        return BatchInput.WRITE
+            return BatchInput.FAIL, [_reason(batch, error)]
+        return BatchInput.WRITE, []
 
-    async def _check_lines(self, stored: StoredBatch) -> bool:
-        """Return whether the lines may be sent; else the batch has the errors."""
+    async def _check_lines(self, stored: StoredBatch) -> list[LineError]:
+        """Return what is wrong with the lines; if nothing is, they may be sent."""
         batch = stored.batch
         path = self.files.path(batch.input_file_id)
         checks = await asyncio.to_thread(_check, path, InputChecks(batch.endpoint, self.limits.max_lines))
         batch.request_counts.total = checks.num_lines
-        if checks.errors:
-            batch.errors = BatchErrors(data=checks.errors)
-            return False
-        batch.advance(BatchInput.VALIDATE, time.time())
-        await self._save(stored)
-        return True
+        if not checks.errors:
+            batch.advance(BatchInput.VALIDATE, time.time())
+            await self._save(stored)
+        return checks.errors
 
     async def _send_lines(self, stored: StoredBatch) -> None:
         batch, tenant = stored.batch, stored.tenant
         path = self._records.path(batch.id, RunFile.PARTIAL)
-        results = await opened(lambda: PartialResults(path, _FLAG, as_private), PartialResults.__exit__)
+        results = await opened(lambda: PartialResults(path, _PLACE, as_private), PartialResults.__exit__)
         num_reserved = 0
 
         def count() -> None:
@@ -349,7 +348,7 @@ def _check(path: Path, checks: InputChecks) -> InputChecks:
     return checks
 
 
-def _failed(batch: Batch, error: Exception) -> BatchInput:
+def _reason(batch: Batch, error: Exception) -> LineError:
     is_known = isinstance(error, (BatonError, OSError))
     _log.error("batch %s cannot go on: %s", batch.id, error, exc_info=None if is_known else error)
     if isinstance(error, FileNotFoundError):
@@ -357,5 +356,6 @@ def _failed(batch: Batch, error: Exception) -> BatchInput:
             "input_file_id", batch.input_file_id, "a file that is not deleted meanwhile"
         )
     text = str(error) if is_known else "internal error; the router's log has the cause"
-    batch.errors = BatchErrors(data=[LineError(code="cannot_go_on", message=text)])
-    return BatchInput.FAIL
+    if isinstance(error, OSError):
+        text = f"{_PLACE}; allowed: on a disk that takes them ({error.strerror})"
+    return LineError(code="cannot_go_on", message=text)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,13 +22,20 @@ class _Outcome(msgspec.Struct):
     error: Any
 
 
+class Written(NamedTuple):
+    """The size of a file that is written."""
+
+    num_bytes: int
+    num_lines: int
+
+
 def write_outputs(
     partial: Path, source: Path, output: Path, errors: Path, *, lacking: BatchError | None
-) -> tuple[int, int]:
+) -> tuple[Written, Written]:
     """Write the answers of a partial file to `output`, and its other lines to `errors`; blocks.
 
     Lines of the input `source` that have no result get the error `lacking`, if there is one and the input is
-    still there. A file without lines is not made. Returns the sizes of both files in bytes.
+    still there. A file without lines is not made. Returns the sizes of both files.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -67,8 +75,9 @@ def _results(partial: Path) -> Iterator[tuple[_Outcome, bytes]]:
                 return
 
 
-def _write(path: Path, lines: Iterable[bytes]) -> int:
-    size = write_whole(path, lines).st_size
+def _write(path: Path, lines: Iterable[bytes]) -> Written:
+    numbers = count()
+    size = write_whole(path, (line for line, _ in zip(lines, numbers, strict=False))).st_size
     if not size:
         path.unlink()
-    return size
+    return Written(size, next(numbers))

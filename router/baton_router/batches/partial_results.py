@@ -49,7 +49,7 @@ class PartialResults:
     A file without any result is removed at the end. One thread at a time uses it.
 
     Args:
-        flag: the flag that errors name: that of the output, or of its folder.
+        place: what errors say of where the results are; default: the path, beside --output-file.
         opener: as that of `open`.
 
     Attributes:
@@ -61,30 +61,27 @@ class PartialResults:
         InvalidConfigError: the file cannot be written, or another run writes it.
     """
 
-    def __init__(
-        self, path: Path, flag: str = "--output-file", opener: Callable[[str, int], int] | None = None
-    ) -> None:
+    def __init__(self, path: Path, place: str = "", opener: Callable[[str, int], int] | None = None) -> None:
         self.path = path
         self.done: set[str | int | None] = set()
         self.num_errors = 0
         self.num_bytes = 0
-        self._flag = flag
+        self._place = place or f"--output-file has its results in {str(path)!r}"
+        self._advice = "" if place else "; the same command goes on"
         self._synced_s = time.monotonic()
         self._lock = Lock()
         try:
             self._file = open(path, "ab", buffering=0, opener=opener)  # noqa: SIM115 (closed by `__exit__`)
         except OSError as error:
             raise InvalidConfigError(
-                f"{flag} has its results in {str(path)!r}; allowed: in a folder to write to "
-                f"({error.strerror})"
+                f"{self._place}; allowed: in a folder to write to ({error.strerror})"
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise InvalidConfigError(
-                f"{flag} has its results in {str(path)!r}, which another run writes; "
-                "allowed: one run at a time"
+                f"{self._place}, which another run writes; allowed: one run at a time"
             ) from None
         self._read()
 
@@ -112,8 +109,7 @@ class PartialResults:
                 is_whole, reason = False, str(error.strerror)
             if not is_whole:
                 raise InvalidConfigError(
-                    f"{self._flag} has its results in {str(self.path)!r}; allowed: where there is room "
-                    f"({reason}); the same command goes on"
+                    f"{self._place}; allowed: where there is room ({reason}){self._advice}"
                 )
             self._count(result, len(line))
             if time.monotonic() - self._synced_s > _SYNC_EVERY_S:

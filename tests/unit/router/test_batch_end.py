@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -134,6 +135,23 @@ async def test_a_batch_that_expires_before_its_turn_names_each_line_once(
         errors = written(served, batch.error_file_id)
         assert ids(errors) == ["l0", "l1"]
         assert {one["error"]["code"] for one in errors} == {"batch_expired"}
+
+
+async def test_a_failure_and_its_reason_are_shown_once_their_record_is_written(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with serving(tmp_path, Asked()) as served:
+        disk.refused = ('"status":"failed"',)
+        with full_disk(2000):
+            batch = await begin(served, lines(12))
+            await until(lambda: disk.num_refused >= 2)
+            assert (batch.status, batch.errors) == (BatchStatus.IN_PROGRESS, None)
+            disk.refused = ()
+            await over(batch)
+        assert batch.errors is not None
+        told = r"--files-directory has the results of the batch; allowed: where there is room \([\w ]+\)"
+        assert re.fullmatch(told, batch.errors.data[0].message)
+        assert (batch.request_counts.total, batch.status) == (12, BatchStatus.FAILED)
 
 
 async def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk) -> None:

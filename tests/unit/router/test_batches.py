@@ -18,7 +18,7 @@ from baton_router.batches import batches as module
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.batches import Batches
 from baton_router.batches.file_store import FileObject
-from baton_router.core.batches.batch import Batch, BatchStatus
+from baton_router.core.batches.batch import Batch, BatchStatus, RequestCounts
 
 URL = "/v1/completions"
 pytestmark = pytest.mark.usefixtures("looking_often")
@@ -177,7 +177,7 @@ async def test_routers_that_share_a_folder_see_the_same_and_ask_each_line_once(t
         batch = await seen(BatchStatus.IN_PROGRESS, 6)
         assert (await other.cancel(batch)).status is BatchStatus.CANCELLING
         await over(begun)
-        assert begun.status is BatchStatus.CANCELLED
+        assert (begun.status, begun.request_counts.failed) == (BatchStatus.CANCELLED, 3)
         await seen(BatchStatus.CANCELLED, 6)
         await until(lambda: not [path for path in tmp_path.iterdir() if path.suffix not in ("", ".json")])
 
@@ -239,6 +239,8 @@ async def test_a_cancelled_batch_keeps_its_answers_and_names_the_rest(tmp_path: 
             await over(one)
             await batches.cancel(one)
             assert one.status is BatchStatus.CANCELLED
+        assert waiting.request_counts == RequestCounts(total=2, completed=0, failed=2)
+        assert batch.request_counts == RequestCounts(total=9, completed=4, failed=5)
         assert waiting.output_file_id is None
         assert ids(written(batches, waiting.error_file_id)) == ["l0", "l1"]
         assert ids(written(batches, batch.output_file_id)) == ["l0", "l2", "l3", "l4"]
