@@ -115,7 +115,7 @@ async def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed
         assert (last.type, last.response.status) == ("response.failed", "failed")
         killed = await there.responses.retrieve(name)
         assert killed.error is not None
-        assert killed.error.message == "the router that made the response is gone"
+        assert killed.error.message.startswith("the router that made the response is gone, or was without")
 
         redis.kill()
         unstored = await there.responses.create(input="x")

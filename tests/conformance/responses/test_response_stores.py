@@ -304,6 +304,26 @@ async def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tm
 
 
 @needs_redis
+async def test_an_end_waits_for_redis_longer_than_a_lease_if_it_may_come_later(tmp_path: Path) -> None:
+    async with redis_server(tmp_path) as redis, proxied(redis) as (proxy, url):
+        store = RedisResponses(redis.settings(url=url), ResponseStoreLimits(), lease_s=0.5)
+        makers = [await put(store, name) for name in "ab"]
+        proxy.is_refusing = True
+        proxy.cut()
+        ends = [
+            maker.running.finish(b"whole", "completed", may_come_later=may_come_later)
+            for maker, may_come_later in zip(makers, (True, False), strict=True)
+            if maker.running is not None
+        ]
+        assert await asyncio.gather(*ends) == [False, False]
+        proxy.is_refusing = False
+        async with asyncio.timeout(10):
+            while await status(store, "a") != "completed" or await status(store, "b"):  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.05)
+        await store.close()
+
+
+@needs_redis
 async def test_what_redis_refuses_for_a_while_waits_for_it(tmp_path: Path) -> None:
     async with redis_server(tmp_path) as redis:
         store = RedisResponses(redis.settings(), ResponseStoreLimits())

@@ -51,7 +51,7 @@ class _Entry:
         if not self.is_over and self.store.has(self):
             self.store.append(self, event)
 
-    async def finish(self, body: bytes, status: str) -> bool:
+    async def finish(self, body: bytes, status: str, *, may_come_later: bool = False) -> bool:
         return self.store.end(self, body, status)
 
     def discard(self) -> None:

@@ -1,6 +1,7 @@
 """The responses that one router makes and keeps in Redis: written and leased by one task.
 
-Where Redis is away, what is to be written waits: events within their bounds, an end for as long as a lease.
+Where Redis is away, what is to be written waits: events within their bounds, ends for minutes. These are ends
+of responses that had begun before, for without Redis none begins.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from baton_service.redis.link import is_of_content, wait_for
 
 _WRITTEN_WITHIN_S: Final = 2.0
 """Time that a response which is over waits until that is written."""
+_END_KEPT_S: Final = 600.0
+"""Time that an end waits for Redis."""
 _RENEWALS: Final = 0.1
 """Time between renewals, as a part of the lease."""
 _MAX_EVENTS: Final = 512
@@ -58,12 +61,13 @@ class RedisRunning:
             self._drop_first()
         self.on_changed()
 
-    async def finish(self, body: bytes, status: str) -> bool:
+    async def finish(self, body: bytes, status: str, *, may_come_later: bool = False) -> bool:
         self.end = body, status
         self._end()
         with suppress(TimeoutError):
             async with asyncio.timeout(_WRITTEN_WITHIN_S):
                 await self.is_written.wait()
+        self.is_discarded = not (may_come_later or self.is_written.is_set())
         return self.is_kept
 
     def discard(self) -> None:
@@ -122,12 +126,11 @@ class RunningResponses:
 
     async def write_all(self) -> None:
         """Write all that waits."""
+        for running in list(filter(self._is_given_up, self._running.values())):
+            self._remove(running)
+            if not running.is_discarded:
+                _log.warning("response %s is not kept: Redis did not take its end", running.key)
         for running in list(self._running.values()):
-            if running.ended_s is not None and self._loop.time() - running.ended_s > self._lease_s:
-                self._remove(running)
-                if not running.is_discarded:
-                    _log.warning("response %s is not kept: Redis did not take its end", running.key)
-                continue
             try:
                 await self._write(running)
             except ResponseError as error:
@@ -139,21 +142,25 @@ class RunningResponses:
             await self._renew()
             self._renewal_s = self._loop.time() + _RENEWALS * self._lease_s
 
+    def _is_given_up(self, running: RedisRunning) -> bool:
+        """Return whether Redis was away for too long after a response had ended, or could not be put."""
+        kept_s = self._lease_s if running.end is None else _END_KEPT_S
+        return running.ended_s is not None and self._loop.time() - running.ended_s > kept_s
+
     async def _write(self, running: RedisRunning) -> None:
-        if running.is_discarded:
-            await self._table.delete(running.key, running.maker)
-            self._remove(running)
-            return
-        while running.events:
+        while running.events and not running.is_discarded:
             number, events = running.number, list(islice(running.events, _MAX_EVENTS))
             if not await self._table.write(running.key, running.maker, number, events):
                 self._lose(running)
                 return
             running.drop_until(number + len(events))
-        if running.end is not None:
+        if running.end is not None and not running.is_discarded:
             running.is_kept = await self._table.finish(
                 running.key, *running.end, maker=running.maker, number=running.number
             )
+        if running.is_discarded:  # maybe while Redis took its end
+            await self._table.delete(running.key, running.maker)
+        if running.ended_s is not None:
             self._remove(running)
 
     async def _renew(self) -> None:

@@ -50,8 +50,12 @@ class RunningResponse(Protocol):
         """Keep its next event; the oldest are dropped where all together take too many bytes."""
         ...
 
-    async def finish(self, body: bytes, status: str) -> bool:
-        """Keep what became of it; returns False if it is not kept."""
+    async def finish(self, body: bytes, status: str, *, may_come_later: bool = False) -> bool:
+        """Keep what became of it; returns False if it is not kept.
+
+        Args:
+            may_come_later: where the store cannot be reached now, it is kept once that can be.
+        """
         ...
 
     def discard(self) -> None:

@@ -20,7 +20,8 @@ _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", 
 
 
 _ABANDONED: Final = ResponseError(
-    code=ErrorCode.UNAVAILABLE, message="the router that made the response is gone"
+    code=ErrorCode.UNAVAILABLE,
+    message="the router that made the response is gone, or was without Redis for too long",
 )
 
 

@@ -234,7 +234,9 @@ class ResponseReply:
         """Keep what became of the response, whose reply then says whether it is kept."""
         if self._running is not None:
             body = msgspec.json.encode(self.response)
-            self.response.store = await self._running.finish(body, self.response.status)
+            self.response.store = await self._running.finish(
+                body, self.response.status, may_come_later=bool(self.response.background)
+            )
 
     def _logprobs(self, entries: Collection[PositionLogprobs]) -> list[TokenLogprob]:
         """Return no log-probabilities where they would reveal hidden reasoning."""
