@@ -13,7 +13,8 @@ from typing import Any, Final
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.expression_writers import rust_regex
 from baton_core.requests.regex_syntax import parse_regex
-from baton_core.requests.schema_patterns import with_plain_patterns
+from baton_core.requests.schema_numbers import narrow_to_guidance
+from baton_core.requests.schema_patterns import rewritten, with_plain_patterns
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
@@ -47,7 +48,7 @@ def schema_source(schema: Any, *, is_compact: bool = False) -> str:
     """Return the source of one schema, given as its value.
 
     Raises:
-        RegexError: a pattern in it is wrong.
+        ValueError: a pattern in it is wrong, or a number is less than llguidance can read.
     """
     return lark_source(f"start: {_json(schema, is_compact=is_compact)}")
 
@@ -78,7 +79,7 @@ def _json(schema: Any, *, is_compact: bool) -> str:
         schema = {} if schema else {"not": {}}
     if isinstance(schema, dict):
         schema = {
-            **with_plain_patterns(schema),
+            **rewritten(with_plain_patterns(schema), narrow_to_guidance),
             "x-guidance": {"whitespace_flexible": not is_compact, "lenient": False},
         }
     return f"%json {json.dumps(schema)}"

@@ -14,6 +14,14 @@ from typing import Any, Final
 from baton_core.requests.expression_tree import has_properties
 from baton_core.requests.grammar_limits import is_lark
 from baton_core.requests.regex_syntax import RegexError, parse_regex
+from baton_core.requests.schema_numbers import (
+    BOUNDS,
+    XGRAMMAR_DECIMALS,
+    has_short_number,
+    is_int64,
+    listed_numbers,
+    number_unkept_by_guidance,
+)
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 _FREE: Final = frozenset({"type", "$defs", "definitions"})
@@ -31,7 +39,6 @@ _BY_TYPE: Final = {
 _KEPT: Final = _FREE | _ALONE | frozenset().union(*_BY_TYPE.values())
 _PLAIN_REF: Final = re.compile(r"#(?:/(?!\d+(?:/|\Z))[A-Za-z0-9_$.-]+)*")
 """Pointers in this schema without escapes or indexes: xgrammar takes others for any value, or finds none."""
-_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_INTEGER: Final = 2**62
 _ROUGH: Final = frozenset(
     {
@@ -142,10 +149,15 @@ def _unkept_value(part: dict[str, Any]) -> str | None:
         if inner is False:
             return "the schema false"
     if "integer" in _types_of(part):
-        for keyword in _BOUNDS:
+        for keyword in BOUNDS:
             bound = part.get(keyword, 0)
             if not isinstance(bound, int) or abs(bound) > _MAX_INTEGER:
                 return f"{keyword!r} of {bound!r} for integers"
+    if "number" in _types_of(part) and not has_short_number(part):
+        return f"a range without a number of {XGRAMMAR_DECIMALS} decimals"
+    for value in listed_numbers(part):
+        if isinstance(value, int) and not is_int64(value):
+            return f"the integer {value} beyond 64 bits"
     first = part.get("prefixItems")
     if isinstance(first, list) and isinstance(most := part.get("maxItems"), int) and most < len(first):
         return "'maxItems' below the number of 'prefixItems'"
@@ -233,25 +245,14 @@ def _inner_schemas(part: dict[str, Any]) -> Iterator[Any]:
 
 
 def unkept_by_guidance(params: StructuredOutputsParams) -> str | None:
-    """Return the part of a grammar that llguidance does not enforce; None where it enforces all of it.
-
-    It allows 0 where an exclusive bound of 0 stands beside a bound of less than 1, also in another schema of
-    an `allOf`.
-    """
-    text = params.json or params.structural_tag
-    if text is None:
+    """Return the part of a grammar that llguidance does not enforce; None where it enforces all of it."""
+    if params.json is not None:
+        schemas = [json.loads(params.json)]
+    elif params.structural_tag is not None:
+        schemas = list(_schemas_within(json.loads(params.structural_tag)))
+    else:
         return None
-    bounds = [(name, value) for part in _objects(json.loads(text)) for name, value in _number_bounds(part)]
-    is_unkept = any(name.startswith("exclusive") and value == 0 for name, value in bounds) and any(
-        0 < abs(value) < 1 for _, value in bounds
-    )
-    return "an exclusive bound of 0 beside one of less than 1" if is_unkept else None
-
-
-def _number_bounds(part: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in _BOUNDS:
-        if isinstance(value := part.get(name), int | float):
-            yield name, value
+    return number_unkept_by_guidance(list(_objects(schemas)))
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:

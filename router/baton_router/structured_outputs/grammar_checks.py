@@ -18,7 +18,6 @@ from baton_core.requests.grammar_limits import (
     read_bounded_json,
 )
 from baton_core.requests.guidance_source import guidance_source, lark_source, regex_source, schema_source
-from baton_core.requests.regex_syntax import RegexError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.structured_outputs.ebnf import EbnfError, check_ebnf
 from baton_router.structured_outputs.structural_tags import check_structural_tag
@@ -75,7 +74,7 @@ def check_schema(field: str, schema: Any) -> None:
         raise InvalidRequestError(field, schema, "a JSON schema: an object, true or false")
     try:
         source = schema_source(schema)
-    except RegexError as error:
+    except ValueError as error:
         raise InvalidRequestError(field, schema, str(error)) from None
     _validate(field, schema, source)
 

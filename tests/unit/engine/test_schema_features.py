@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.requests.schema_features import unkept_keyword, unsupported_part
+from baton_core.requests.schema_features import unkept_by_guidance, unkept_keyword, unsupported_part
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
@@ -49,6 +49,13 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
         ({"type": "object", "properties": {"a": False}}, "the schema false"),
         ({"type": "integer", "minimum": 1.5}, "for integers"),
         ({"type": "integer", "maximum": 10**20}, "for integers"),
+        ({"type": "number", "minimum": 1e-7, "maximum": 2e-7}, "a range without a number of 6 decimals"),
+        ({"type": ["number", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 1e-6}, "a range without"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-6}, None),
+        ({"type": "number", "minimum": -3.4e38, "maximum": 1e308}, None),
+        ({"const": 2**64 - 1}, "the integer 18446744073709551615"),
+        ({"enum": [{"a": [2**63]}]}, "the integer 9223372036854775808"),
+        ({"const": 2**63 - 1}, None),
         ({"type": "array", "prefixItems": [{}, {}], "maxItems": 1}, "'maxItems'"),
         ({"type": "array", "prefixItems": [{}, {}], "minItems": 3}, "'minItems'"),
         ({"type": "array", "prefixItems": [{}, {}], "minItems": 3, "items": {}}, None),
@@ -58,6 +65,33 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
 def test_what_xgrammar_would_ignore_is_found_and_named(schema: Any, named: str | None) -> None:
     found = unkept_keyword(schema, is_compact=False)
     assert found is None if named is None else named in str(found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"const": 2**53 + 1}, "the integer 9007199254740993"),
+        ({"items": {"enum": ["a", {"b": [10**22]}]}}, "the integer 10000000000000000000000"),
+        ({"enum": [2**53, 2**63 - 1, 10**18, -1.5, True]}, None),
+        ({"type": "integer", "minimum": 2**53 + 1}, "'minimum' of 9007199254740993"),
+        ({"type": "integer", "minimum": 2**63}, "'minimum' of 9223372036854775808"),
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1}, None),
+        ({"type": "number", "minimum": -3.4e38, "exclusiveMaximum": 1e308}, None),
+        ({"type": "number", "exclusiveMinimum": 5, "maximum": 5.5}, "'exclusiveMinimum' of 5 beside"),
+        ({"allOf": [{"exclusiveMaximum": 0}, {"minimum": -0.5}]}, "'exclusiveMaximum' of 0 beside"),
+        ({"type": "number", "minimum": 4.5, "exclusiveMaximum": 5}, None),
+        ({"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}}}, None),
+    ],
+    ids=str,
+)
+def test_numbers_that_guidance_would_take_for_others_are_found_and_named(
+    schema: Any, named: str | None
+) -> None:
+    text = json.dumps(schema)
+    tag = json.dumps({"structures": [{"begin": "a", "schema": text, "end": "b"}], "triggers": ["a"]})
+    for params in (StructuredOutputsParams(json=text), StructuredOutputsParams(structural_tag=tag)):
+        found = unkept_by_guidance(params)
+        assert found is None if named is None else named in str(found)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,21 @@ def test_numbers_are_within_their_bounds(backend: str, low: str | None, high: st
             assert valid.is_valid(json.loads(text)) or not accepts(grammar, text), (schema, text)
 
 
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "number", "minimum": 1 / 3, "maximum": 1 / 3}, str(1 / 3), "0.333333"),
+        ({"type": "number", "minimum": 1e-7, "maximum": 2e-7}, "0.00000015", "0.0000003"),
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "-9007199254740993", "1e3"),
+        ({"const": 1234567890123456789}, "1234567890123456789", "1234567890123456768"),
+    ],
+)
+def test_numbers_of_many_digits_are_written_in_full(schema: dict[str, Any], good: str, bad: str) -> None:
+    grammar = library("auto").compile(StructuredOutputsParams(json=json.dumps(schema)))
+    assert accepts(grammar, good)
+    assert not accepts(grammar, bad)
+
+
 @pytest.mark.parametrize("backend", ["auto", "guidance"])
 def test_formats_that_no_library_knows_allow_every_string(backend: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "path"}}, "required": ["a"]}

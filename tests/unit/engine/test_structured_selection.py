@@ -19,6 +19,7 @@ from tests.unit.engine.expressions import accepts, backends
         ({"regex": r"\p{L}"}, "guidance"),
         ({"json": {"type": "integer"}}, "xgrammar"),
         ({"json": {"type": "string", "pattern": "a"}}, "guidance"),
+        ({"json": {"type": "number", "minimum": 1e-7, "maximum": 2e-7}}, "guidance"),
         ({"grammar": "start: /a/"}, "guidance"),
         ({"grammar": 'root ::= "a"'}, "xgrammar"),
         ({"choice": ("a", "b")}, "xgrammar"),

@@ -1,0 +1,104 @@
+"""Numbers in JSON schemas, and which of them each library keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import chain
+from math import ceil, floor, inf, trunc
+from typing import Any, Final
+
+BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+INT64_END: Final = 2**63
+XGRAMMAR_DECIMALS: Final = 6
+"""As many as xgrammar writes of a number with bounds."""
+_GUIDANCE_END: Final = INT64_END - 1024
+"""The greatest bound that is a 64-bit float and within 64 bits, as llguidance reads bounds."""
+
+
+def number_bounds(schema: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The keywords of a schema that are finite bounds, each with its value."""
+    for name in BOUNDS:
+        value = schema.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != inf:
+            yield name, value
+
+
+def listed_numbers(schema: dict[str, Any]) -> Iterator[float]:
+    """The numbers in the values that `const` and `enum` list, at every depth."""
+    waiting = [schema.get("const"), schema.get("enum")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
+        elif isinstance(value, dict | list):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
+def is_int64(value: float) -> bool:
+    """Return whether a number is within 64 bits."""
+    return -INT64_END <= value < INT64_END
+
+
+def has_short_number(schema: dict[str, Any]) -> bool:
+    """Return whether a number of `XGRAMMAR_DECIMALS` is within the bounds of a schema."""
+    scaled = {name: Fraction(str(value)) * 10**XGRAMMAR_DECIMALS for name, value in number_bounds(schema)}
+    least = max(
+        ceil(scaled["minimum"]) if "minimum" in scaled else -inf,
+        floor(scaled["exclusiveMinimum"]) + 1 if "exclusiveMinimum" in scaled else -inf,
+    )
+    most = min(
+        floor(scaled["maximum"]) if "maximum" in scaled else inf,
+        ceil(scaled["exclusiveMaximum"]) - 1 if "exclusiveMaximum" in scaled else inf,
+    )
+    return least <= most
+
+
+def narrow_to_guidance(schema: dict[str, Any]) -> None:
+    """Replace bounds that are wider than llguidance can read, by the widest that it can.
+
+    Raises:
+        ValueError: `const` or `enum` has a number that its process would not survive.
+    """
+    for value in listed_numbers(schema):
+        if value < -_GUIDANCE_END:
+            raise ValueError(f"{value!r} in 'const' or 'enum', where the least number is {-_GUIDANCE_END}")
+    schema.update({name: _narrowed(name, value) for name, value in number_bounds(schema)})
+
+
+def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
+    """Return a number in schemas that llguidance does not keep to; None where it keeps to all.
+
+    It reads numbers as 64-bit floats, and the greatest integer of 64 bits comes back as itself. Where the
+    integer part of one bound is an exclusive one, such as 5 beside 5.5, it allows that integer.
+    """
+    for value in chain.from_iterable(map(listed_numbers, schemas)):
+        if isinstance(value, int) and not (is_int64(value) and value in (float(value), INT64_END - 1)):
+            return f"the integer {value}, which is not one of 64 bits that a float holds exactly,"
+    bounds = [list(number_bounds(schema)) for schema in schemas]
+    for name, value in chain.from_iterable(bounds):
+        narrowed = _narrowed(name, value)
+        if abs(narrowed) > _GUIDANCE_END or narrowed != float(narrowed):
+            return f"{name!r} of {value!r}, which is beyond what a float holds exactly,"
+    if any(map(_combines_bounds, schemas)):
+        bounds = [list(chain.from_iterable(bounds))]
+    for name, value in chain.from_iterable(map(_allowed_exclusives, bounds)):
+        return f"{name!r} of {value!r} beside another bound with this integer part"
+    return None
+
+
+def _narrowed(name: str, value: float) -> float:
+    return max(value, -_GUIDANCE_END) if "inimum" in name else min(value, _GUIDANCE_END)
+
+
+def _combines_bounds(schema: dict[str, Any]) -> bool:
+    """Return whether several schemas, whose bounds meet, may hold for one value."""
+    num_schemas = len(schema.keys() & {"$ref", "anyOf", "oneOf"}) + any(True for _ in number_bounds(schema))
+    return "allOf" in schema or num_schemas > 1
+
+
+def _allowed_exclusives(bounds: list[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """The exclusive bounds that are the integer part of another bound."""
+    for name, value in bounds:
+        if name.startswith("exclusive") and any(trunc(other) == value != other for _, other in bounds):
+            yield name, value
