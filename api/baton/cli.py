@@ -10,9 +10,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
@@ -56,13 +56,13 @@ _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 """This silences gRPC, which logs each failed handshake past Baton's format and limits."""
 
 
-def main(argv: Sequence[str] | None = None, *, defaults: Mapping[str, Any] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, defaults: arguments.Defaults = arguments.no_defaults) -> int:
     """Run one command, with these defaults of its fields; returns its exit code (2: a setting is wrong)."""
     with exit_without_reader():
-        return _run(argv, defaults or {})
+        return _run(argv, defaults)
 
 
-def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
+def _run(argv: Sequence[str] | None, defaults: arguments.Defaults) -> int:
     try:
         args = arguments.parse([*(sys.argv[1:] if argv is None else argv), *take_secrets()], defaults)
     except BatonError as error:

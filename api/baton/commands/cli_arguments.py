@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from baton.commands.batch_arguments import BATCH_SHORT_FLAGS
@@ -50,14 +49,19 @@ BATCH: Final = "run-batch"
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 _ONE_ENGINE: Final[Mapping[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
+Defaults = Callable[[Set[str]], Mapping[str, Any]]
+"""Defaults by field, given the fields that the command line or the configuration file sets."""
 
 
-def parse(
-    argv: Sequence[str] | None = None, defaults: Mapping[str, Any] = MappingProxyType({})
-) -> argparse.Namespace:
+def no_defaults(given: Set[str]) -> Mapping[str, Any]:
+    """Leave all flags the defaults that they have."""
+    return {}
+
+
+def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -> argparse.Namespace:
     """Read the whole command line, the configuration file that it names, and the environment.
 
-    `defaults` stand in for those of the command's flags, by field.
+    `defaults` stand in for those of the command's flags.
 
     Raises:
         InvalidConfigError: a value is not allowed, or a command or flag is one that only vLLM has.
@@ -75,21 +79,19 @@ def parse(
         given = written_out(argv[1:], _short_flags(command, neutral), has_model=has_model)
         given = neutral.take(given)
         argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
-    if command.name:
-        parsers[command.name].set_defaults(**defaults)
-    if is_serving and "--parent-pid" not in argv:
-        named = {word.partition("=")[0].replace("--no-", "--", 1) for word in argv}
-        left_out = [flag for flag in command.flags if flag.name not in named]
-        parsers[command.name].set_defaults(**environment_defaults(left_out))
     args, unknown = root.parse_known_args(argv)
     parser = parsers[args.command]
     if unknown and command.name != BATCH:
         known = (*parser._option_string_actions, *neutral.known)
         meant = did_you_mean(unknown[0].partition("=")[0], known)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    of_file: Mapping[str, Any] = {}
     if args.config is not None:
         flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
-        parser.set_defaults(**read_config(args.config, flags, neutral))
+        of_file = read_config(args.config, flags, neutral)
+    of_environment = _of_environment(command, argv) if is_serving else {}
+    if values := {**defaults(fields_in(argv) | of_file.keys()), **of_environment, **of_file}:
+        parser.set_defaults(**values)
         args, unknown = root.parse_known_args(argv)
     if "model" in args and args.model is None:
         _refuse_model_among_names(getattr(args, "served_model_name", ()))
@@ -98,6 +100,14 @@ def parse(
             args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
     args.neutral_flags, args.serve_words = tuple(neutral.given), unknown
     return args
+
+
+def _of_environment(command: Command, argv: Sequence[str]) -> Mapping[str, Any]:
+    """Defaults by field that variables stand in for; none in a child, whose parent has read them."""
+    if "--parent-pid" in argv:
+        return {}
+    named = {word.partition("=")[0].replace("--no-", "--", 1) for word in argv}
+    return environment_defaults([flag for flag in command.flags if flag.name not in named])
 
 
 def _refuse_commands(argv: Sequence[str]) -> None:
@@ -205,12 +215,13 @@ def serve_flags(args: argparse.Namespace) -> tuple[str, ...]:
 
 def fields_in(words: Sequence[str]) -> set[str]:
     """Fields of the flags among words of a command line."""
-    return {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words}
+    names = {word.partition("=")[0] for word in words if word.startswith("--")}
+    return {name.removeprefix("--").replace("-", "_") for name in names}
 
 
-def one_engine(words: Sequence[str]) -> dict[str, Any]:
-    """Defaults by which `serve` has one engine; none where its words say what workers it has."""
-    return {} if fields_in(words) & _ONE_ENGINE.keys() else dict(_ONE_ENGINE)
+def one_engine(given: Set[str]) -> Mapping[str, Any]:
+    """Defaults by which `serve` has one engine; none where the fields given say what workers it has."""
+    return {} if given & _ONE_ENGINE.keys() else _ONE_ENGINE
 
 
 def router_flags(args: argparse.Namespace) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
     """Read the words that are of `serve`; it has one engine unless they say otherwise."""
     words: Sequence[str] = args.serve_words
     logs = {"log_format": args.log_format, "log_level": args.log_level}
-    served = arguments.parse(["serve", *words], {**_PORTS, **logs, **arguments.one_engine(words)})
+    served = arguments.parse(
+        ["serve", *words], lambda given: {**_PORTS, **logs, **arguments.one_engine(given)}
+    )
     for name in ("uds", "ssl_certfile", "ssl_ca_certs"):
         if value := getattr(served, name) or getattr(args, name, None):
             name = f"--{name.replace('_', '-')}"

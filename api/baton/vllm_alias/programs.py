@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from baton.cli import main as run
-from baton.commands.cli_arguments import fields_in, one_engine
+from baton.commands.cli_arguments import one_engine
 
 _SERVE_DEFAULTS: Final[dict[str, Any]] = {
     "host": "0.0.0.0",  # noqa: S104 (as vLLM)
@@ -22,14 +22,17 @@ def main(argv: Sequence[str]) -> int:
     Unless flags say otherwise, `serve` has HTTP on all interfaces and one engine, and `chat` and `complete`
     ask it over HTTP.
     """
-    return run(argv, defaults=defaults_of(argv))
+    return run(argv, defaults=lambda given: defaults_of(argv, given))
 
 
-def defaults_of(argv: Sequence[str]) -> dict[str, Any]:
-    """Return values that flags of the command have here where they are left out."""
+def defaults_of(argv: Sequence[str], given: Set[str]) -> Mapping[str, Any]:
+    """Return values that flags of the command have here where they are left out.
+
+    `given` are fields that the command line or the configuration file sets.
+    """
     match argv[:1]:
         case ["serve"]:
-            return _SERVE_DEFAULTS | one_engine(argv)
-        case ["chat"] | ["complete"] if "address" not in fields_in(argv):
+            return {**_SERVE_DEFAULTS, **one_engine(given)}
+        case ["chat"] | ["complete"] if "address" not in given:
             return _CLIENT_DEFAULTS
     return {}

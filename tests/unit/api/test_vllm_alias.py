@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
@@ -15,8 +16,12 @@ ONE_ENGINE = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 EVERYWHERE = {"host": "0.0.0.0", "grpc_host": "127.0.0.1", "grpc_port": 0}
 
 
+def parse_as_vllm(*argv: str) -> argparse.Namespace:
+    return parse(argv, lambda given: defaults_of(argv, given))
+
+
 def fields_of(*argv: str) -> dict[str, object]:
-    args = vars(parse(argv, defaults_of(argv)))
+    args = vars(parse_as_vllm(*argv))
     return {name: args[name] for name in (*ONE_ENGINE, *EVERYWHERE)}
 
 
@@ -37,16 +42,25 @@ def test_flags_come_before_the_defaults() -> None:
 
 def test_clients_ask_the_server_beside_them_unless_another_is_named() -> None:
     for command in (["chat"], ["complete", "hi"]):
-        assert parse(command, defaults_of(command)).url == "http://localhost:8000/v1"
+        assert parse_as_vllm(*command).url == "http://localhost:8000/v1"
         command.append("--url=http://a/v1")
-        assert parse(command, defaults_of(command)).url == "http://a/v1"
+        assert parse_as_vllm(*command).url == "http://a/v1"
         command[-1:] = ["--address", "a:8100"]
-        assert parse(command, defaults_of(command)).url is None
+        assert parse_as_vllm(*command).url is None
+
+
+def test_a_file_says_what_the_command_line_says(tmp_path: Path) -> None:
+    config = tmp_path / "vllm.yaml"
+    config.write_text("decode-workers: 2\n")
+    numbers = {"mixed": 0, "prefill_workers": 1, "decode_workers": 2}
+    assert fields_of("serve", "--config", str(config)) == {**EVERYWHERE, **numbers}
+    config.write_text("address: a:8100\n")
+    assert parse_as_vllm("chat", "--config", str(config)).url is None
 
 
 def test_other_commands_keep_their_defaults() -> None:
-    assert defaults_of(["router"]) == {}
-    assert defaults_of([]) == {}
+    assert defaults_of(["router"], set()) == {}
+    assert defaults_of([], set()) == {}
 
 
 def test_the_page_lists_the_names_of_each_module() -> None:
