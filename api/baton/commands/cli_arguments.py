@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from baton.commands.batch_arguments import BATCH_SHORT_FLAGS
@@ -71,7 +72,7 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
     _refuse_commands(argv)
     command = next((one for one in COMMANDS if argv[:1] == [one.name]), Command("", ""))
     neutral = _neutral_flags(argv)
-    _show_help(command, neutral, argv)
+    _show_help(command, neutral, argv, defaults)
     root, parsers = _parsers(argv)
     is_serving = command.name in SERVING
     if command.groups or command.name == "bench":
@@ -146,7 +147,7 @@ def _benchmark(argv: Sequence[str]) -> Command:
     return Command("", "")
 
 
-def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:
+def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str], defaults: Defaults) -> None:
     """Print a page of help and exit, where one is asked for that argparse does not write."""
     words = takewhile(lambda word: word != "--", argv[1:])
     topics = [word for word in words if word in ("-h", "--help") or word[:7] == "--help="]
@@ -154,8 +155,9 @@ def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> 
         command = _benchmark(argv)
     if not topics or not command.groups:
         return
-    page = help_page(command, neutral.known, topics[0].partition("=")[2])
-    parser = _parsers(argv)[1][argv[0]]
+    values = defaults(set())
+    page = help_page(command.with_defaults(values), neutral.known, topics[0].partition("=")[2])
+    parser = _parsers(argv, values)[1][argv[0]]
     sys.stdout.write(parser.format_help() if page is None else page)
     raise SystemExit(0)
 
@@ -250,24 +252,28 @@ def _given(args: argparse.Namespace, flags: Sequence[Flag]) -> tuple[str, ...]:
     return tuple(text for flag in flags for text in flag.given(getattr(args, flag.field)))
 
 
-def _parsers(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The command line, and its commands' parts of it; only the command that is asked for has its flags."""
+def _parsers(
+    argv: Sequence[str], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The command line, and its commands' parts of it; only the command that is asked for has its flags.
+
+    `defaults` are those of its flags, by field.
+    """
     root = argparse.ArgumentParser(prog="baton", description="Disaggregated serving of language models.")
     root.add_argument("--version", action="version", version=f"baton {version('baton')}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {}
     for command in COMMANDS:
-        description = command.help.capitalize() + "."
         parser = commands.add_parser(
             command.name,
             help=command.help,
             usage=usage_of(command),
-            description=description,
+            description=command.description,
             allow_abbrev=False,
         )
         parsers[command.name] = parser
         if argv[:1] == [command.name]:
-            _add_arguments(parser, command)
+            _add_arguments(parser, command.with_defaults(defaults))
             if command.name == "bench":
                 parsers[command.name] = add_benchmarks(parser, "".join(argv[1:2]))
     return root, parsers

@@ -5,8 +5,9 @@ One table per concern, so that `serve` can hand them on to its children, and hel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from baton.commands.batch_arguments import BATCH_FLAGS
 from baton.commands.client_arguments import (
@@ -65,6 +66,20 @@ class Command:
     def flags(self) -> tuple[Flag, ...]:
         """All of its flags."""
         return tuple(flag for group in self.groups for flag in group.flags)
+
+    @property
+    def description(self) -> str:
+        """Its help as a sentence."""
+        return f"{self.help[:1].upper()}{self.help[1:]}."
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Command:
+        """Return it with these defaults, by the flags' fields."""
+
+        def changed(flag: Flag) -> Flag:
+            return replace(flag, default=defaults.get(flag.field, flag.default))
+
+        groups = (replace(group, flags=tuple(map(changed, group.flags))) for group in self.groups)
+        return replace(self, groups=tuple(groups))
 
 
 MODEL_FLAGS: Final = (

@@ -64,7 +64,7 @@ def _overview(command: Command, neutral: Mapping[str, Fixed | Taken]) -> str:
     lines = "".join(f"  {name:{width}}{text}\n" for name, text in rows)
     name = f"baton {command.name}"
     return (
-        f"usage: {usage_of(command)}\n\n{command.help.capitalize()}.\n\n"
+        f"usage: {usage_of(command)}\n\n{command.description}\n\n"
         f"groups of flags:\n{lines}\n"
         f"{name} --help=GROUP shows a group, --help=WORD the flags with that word, --help=all every flag.\n"
     )

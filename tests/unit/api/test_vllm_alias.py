@@ -6,6 +6,8 @@ import argparse
 import re
 from pathlib import Path
 
+import pytest
+
 from baton.commands.cli_arguments import parse
 from baton.vllm_alias.finder import homes_of
 from baton.vllm_alias.modules import MODULES, REASON_OF
@@ -56,6 +58,15 @@ def test_a_file_says_what_the_command_line_says(tmp_path: Path) -> None:
     assert fields_of("serve", "--config", str(config)) == {**EVERYWHERE, **numbers}
     config.write_text("address: a:8100\n")
     assert parse_as_vllm("chat", "--config", str(config)).url is None
+
+
+@pytest.mark.parametrize("topic", ["all", "workers"])
+def test_help_shows_the_defaults(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_as_vllm("serve", f"--help={topic}")
+    page = capsys.readouterr().out
+    assert "prefill workers (default 0)" in page
+    assert "workers that do both (default 1)" in page
 
 
 def test_other_commands_keep_their_defaults() -> None:

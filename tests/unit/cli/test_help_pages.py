@@ -62,6 +62,10 @@ def test_benchmarks_have_help_by_words_too(capsys: pytest.CaptureFixture[str]) -
     assert "--max-num-seqs" in shown(capsys, "bench", "latency", "--help=all")
 
 
+def test_a_short_command_is_described_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Run a command in whose processes vllm is Baton." in shown(capsys, "as-vllm", "--help")
+
+
 def test_help_about_nothing_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help=ModelConfig"]) == 2
     said = capsys.readouterr().err
