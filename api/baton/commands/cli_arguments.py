@@ -149,12 +149,14 @@ def _benchmark(argv: Sequence[str]) -> Command:
 
 def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str], defaults: Defaults) -> None:
     """Print a page of help and exit, where one is asked for that argparse does not write."""
-    words = takewhile(lambda word: word != "--", argv[1:])
+    words = list(takewhile(lambda word: word != "--", argv[: 2 if command.name == "as-vllm" else None]))
     topics = [word for word in words if word in ("-h", "--help") or word[:7] == "--help="]
     if command.name == "bench":
         command = _benchmark(argv)
-    if not topics or not command.groups:
+    if not topics:
         return
+    if not command.groups:  # of any topic there is the whole page, which is short
+        _parsers(argv)[0].parse_args([*words[: words.index(topics[0])], "--help"])
     values = defaults(set())
     page = help_page(command.with_defaults(values), neutral.known, topics[0].partition("=")[2])
     parser = _parsers(argv, values)[1][argv[0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.cli import main
+from baton.commands.cli_arguments import parse
 from baton.commands.command_flags import COMMANDS, Command
 
 LONG = [command for command in COMMANDS if len(command.groups) > 5]
@@ -64,6 +65,19 @@ def test_benchmarks_have_help_by_words_too(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_short_command_is_described_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Run a command in whose processes vllm is Baton." in shown(capsys, "as-vllm", "--help")
+
+
+@pytest.mark.parametrize("words", ["", "admin", "admin set-role", "collect-env", "as-vllm", "bench"])
+def test_a_short_page_is_shown_whole_whatever_is_asked(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = shown(capsys, *words.split(), "--help=all")
+    assert page == shown(capsys, *words.split(), "--help=address") == shown(capsys, *words.split(), "--help")
+    assert page.startswith(f"usage: baton {words}".rstrip())
+
+
+def test_the_command_of_as_vllm_has_its_own_help() -> None:
+    assert parse(["as-vllm", "python", "--help=all"]).words == ["python", "--help=all"]
 
 
 def test_help_about_nothing_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
