@@ -31,7 +31,7 @@ from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton.processes.gpu_binding import bind_gpus
 from baton.processes.secret_flags import take_secrets
 from baton_core.errors import BatonError
-from baton_service.descriptors import raise_descriptor_limit
+from baton_service.descriptors import open_standard_files, raise_descriptor_limit
 from baton_service.logs import configure_logging
 from baton_service.process import (
     EXIT_BAD_CONFIG,
@@ -58,6 +58,7 @@ _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 
 def main(argv: Sequence[str] | None = None, *, defaults: arguments.Defaults = arguments.no_defaults) -> int:
     """Run one command, with these defaults of its fields; returns its exit code (2: a setting is wrong)."""
+    open_standard_files()
     with exit_without_reader():
         return _run(argv, defaults)
 

@@ -1,9 +1,10 @@
-"""The descriptors that this process may have, of which each connection takes one."""
+"""The descriptors that this process has, and may have: each connection takes one."""
 
 from __future__ import annotations
 
 import os
 import resource
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,15 @@ _RESERVED: Final = 128
 """Descriptors for files, Redis, connections made by this process, and those about to be closed."""
 _GRPC_SHARE: Final = 4
 """One in so many of what is left is kept for gRPC, whose clients are workers too."""
+
+
+def open_standard_files() -> None:
+    """Open /dev/null in place of each of stdin, stdout and stderr that was closed before Python started."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, in this order
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def raise_descriptor_limit() -> None:

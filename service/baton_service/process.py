@@ -73,8 +73,7 @@ def exit_without_reader() -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.stdout:  # None where it was closed before the start
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         file = sys.stdout.fileno()
         if _has_reader(file):
@@ -91,8 +90,6 @@ def _has_reader(file: int) -> bool:
 
 def print_error(text: str) -> None:
     """Write a line to standard error, unless its reader is stuck."""
-    if sys.stderr is None:
-        return
     poll = select.poll()
     poll.register(STDERR, select.POLLOUT)
     if poll.poll(_READ_WITHIN_MS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import Final
 
@@ -24,9 +25,9 @@ class ReadingProgress:
         self._total_bytes = total_bytes
         self._num_bytes = 0
         self._next_line_s = time.monotonic() + _LINE_EVERY_S
-        # None shows the bar on a terminal alone.
+        disable = None if sys.stderr else True  # None shows the bar on a terminal alone
         self._bar = _Bar(
-            total=total_bytes, desc="Reading weights", unit="B", unit_scale=True, disable=None, leave=False
+            total=total_bytes, desc="Reading weights", unit="B", unit_scale=True, disable=disable, leave=False
         )
 
     def add(self, num_bytes: int) -> None:

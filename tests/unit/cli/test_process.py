@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from baton.cli import main
 from baton.commands.cli_arguments import parse, process_names
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidConfigError, InvalidModelError
 from baton_service.process import exit_code, exit_without_reader
@@ -15,6 +18,15 @@ def test_what_a_further_start_would_not_help_has_an_exit_code_of_its_own(kind: t
 def test_a_broken_pipe_other_than_standard_output_is_not_hushed_up() -> None:
     with pytest.raises(BrokenPipeError, match="of a worker"), exit_without_reader():
         raise BrokenPipeError("of a worker")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_command_has_all_standard_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    getattr(sys, name).close()
+    assert ended.value.code == 0
 
 
 def test_a_worker_and_a_router_of_several_processes_have_names_in_the_log() -> None:

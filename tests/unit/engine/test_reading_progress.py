@@ -27,6 +27,11 @@ def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     assert [record.getMessage() for record in caplog.records] == ["2.0 of 4.0 GiB of weights are read"]
 
 
+def test_a_script_without_stderr_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    ReadingProgress(2).add(1)
+
+
 def test_a_terminal_has_a_bar_that_goes_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +25,17 @@ def limits_restored() -> Iterator[None]:
 def allow(num_descriptors: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (num_descriptors, hard))
+
+
+def test_standard_files_that_are_closed_are_opened_in_their_places() -> None:
+    program = (
+        "from baton_service.descriptors import open_standard_files; open_standard_files(); import os, sys\n"
+        "files = (sys.stdin, sys.stdout, sys.stderr)\n"
+        "same = all(os.fstat(file.fileno()).st_rdev == os.stat(os.devnull).st_rdev for file in files)\n"
+        "sys.exit([file.fileno() for file in files] != [0, 1, 2] or not same)"
+    )
+    command = f"exec {sys.executable} -c '{program}' <&- >&- 2>&-"
+    subprocess.run(command, shell=True, timeout=60, check=True)
 
 
 def test_the_soft_limit_becomes_the_hard_one() -> None:
