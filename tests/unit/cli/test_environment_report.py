@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
+from baton.cli import main
 from baton.commands import environment_report
 from baton.commands.environment_report import environment_lines
 
@@ -41,3 +44,12 @@ def test_a_section_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
     titles = [line for line in report.splitlines() if line and not line.startswith(" ")]
     expected = ["system", "cpu", "memory and limits", "packages", "cuda", "compilers", "environment"]
     assert titles == expected
+
+
+def test_a_terminal_without_a_letter_shows_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(environment_report, "environment_report", lambda: "HF_HOME: /\xe9/\udcff\n")
+    assert main(["collect-env"]) == 0
+    terminal.seek(0)
+    assert terminal.read() == "HF_HOME: /\\xe9/\\udcff\n"
