@@ -120,9 +120,8 @@ def row_of(flag: Flag) -> tuple[str, str, str, str]:
     if not found:
         default = shown_default(flag)
     name = f"`{flag.name if flag.name.startswith('-') else flag.metavar}`"
-    allowed = (
-        "" if flag.kind is bool else re.sub(r" to \d{10,}", "", flag.allowed).replace("text in UTF-8", "text")
-    )
+    needless = r" to \d{10,}| in UTF-8 without null characters"
+    allowed = "" if flag.kind is bool else re.sub(needless, "", flag.allowed)
     if isinstance(flag.values, tuple):
         allowed = ", ".join(f"`{choice}`" for choice in flag.values)
     return name, meaning.rstrip(" ;,(") or flag.field.replace("_", " "), marked(default), allowed

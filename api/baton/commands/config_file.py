@@ -105,8 +105,8 @@ def _joined(path: str, pairs: Sequence[tuple[object, object]]) -> list[tuple[obj
     for key, value in pairs:
         name, dot, keys = _name_of(key).partition(".")
         if dot:
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            put(objects.setdefault(name, {}), keys, text, f"{path}: {key}")
+            where = f"{path}: {key}"
+            put(objects.setdefault(name, {}), keys, _json_of(where, value), where)
         else:
             rest.append((key, value))
     return [*rest, *objects.items()]
@@ -120,6 +120,22 @@ def _read_value(name: str, flag: Flag, value: object) -> Any:
 
 
 def _read_one(name: str, flag: Flag, value: object) -> Any:
-    if flag.is_list and isinstance(value, dict):
-        value = json.dumps(value, default=str)
+    if isinstance(value, dict):
+        text = _json_of(name, value)
+        value = text if flag.is_list else value
     return flag.parse(value, name) if isinstance(value, str) else flag.check(value, name)
+
+
+def _json_of(name: str, value: object) -> str:
+    """Return a value as JSON, and a text as it is.
+
+    Raises:
+        InvalidConfigError: JSON has no such value.
+    """
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfigError(
+            f"{name} is {shown(value)} that JSON cannot hold ({error}); allowed: texts, which may need "
+            "quotes, numbers, true, false, null, and lists and objects of them"
+        ) from None

@@ -18,13 +18,13 @@ from baton_core.errors import InvalidConfigError
 _MAX_SHOWN: Final = 80
 _MAX_DECIMAL_BITS: Final = 4096
 """Bits of the largest integer; Python refuses to write much longer ones in decimal."""
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Characters that Python makes of bytes that are no UTF-8."""
+_UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
+"""Characters that no process can be given, and those that Python makes of bytes that are no UTF-8."""
 _READERS: Final[dict[type, Callable[[str], Any]]] = {int: int, float: float, dict: json.loads}
 _KINDS: Final = {
     int: "an integer",
     float: "a finite number",
-    str: "text in UTF-8",
+    str: "text in UTF-8 without null characters",
     bool: "true or false",
     dict: "a JSON object",
 }
@@ -212,7 +212,7 @@ class Flag:
         return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None
 
     def _is_allowed(self, value: Any) -> bool:
-        if isinstance(value, str) and _SURROGATE.search(value):
+        if isinstance(value, str) and _UNUSABLE.search(value):
             return False
         if isinstance(value, float) and not math.isfinite(value):
             return False

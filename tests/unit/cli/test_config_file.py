@@ -127,6 +127,13 @@ def test_an_empty_file_sets_nothing(config: Path) -> None:
             "hf-overrides: 1\nhf-overrides.a: 1\nhf-overrides.a.b: 1",
             "{path}: hf-overrides.a.b is '1'; allowed: no value of 'a' beside its keys",
         ),
+        (
+            "hf-overrides: {a: 2024-01-01}",
+            "{path}: hf-overrides is a dict that JSON cannot hold (Object of type date is not JSON",
+        ),
+        ("hf-overrides.a: !!set {x}", "{path}: hf-overrides.a is a set that JSON cannot hold (Object of"),
+        ("lora-modules: [{1: {2024-01-01: x}}]", "{path}: lora-modules is a dict that JSON cannot hold"),
+        ('chat-template: "a\\0b"', "{path}: chat-template is 'a\\x00b'; allowed: text in UTF-8 without"),
         ("port: true", "{path}: port is True; allowed: an integer from 0 to 65535"),
         ("port: 70000", "{path}: port is 70000; allowed: an integer from 0 to 65535"),
         ("port:", "{path}: port is None; allowed: an integer from 0 to 65535"),

@@ -26,7 +26,7 @@ COMMAND_OF = {flag: command for command in COMMANDS for flag in command.flags if
 OF_BENCHMARKS = {flag.name: flag for action in BENCH_ACTIONS for flag in action.flags}.values()
 FLAGS_OF_BYTES = {flag.name: flag for flag in COMMAND_OF if flag.name.endswith("-bytes")}
 HOSTILE_NUMBERS = ("", "0x10", "nan", "-inf", "1" * 400, "-" + "9" * 30, "\udcff", "½")
-HOSTILE_TEXTS = ("\udcff", "a\udc80b")
+HOSTILE_TEXTS = ("\udcff", "a\udc80b", "a\0b")
 
 
 def hostile_values(flag: Flag) -> tuple[str, ...]:
