@@ -36,14 +36,12 @@ TAKEN: Final[Mapping[str, Taken]] = {
     "--enable-flash-late-interaction": Taken("the router computes scores of embedded tokens itself"),
     "--cohere-is-reasoning-model": Taken("there are no chat routes of Cohere"),
 }
-_ROUTERS: Final = "a router is one process; for more, start baton router with --redis"
 _ADAPTERS: Final = "of adapters there are LoRA ones: --lora-modules"
 _PARALLEL: Final = (
     "there is no data parallelism within a model; --prefill-workers, --decode-workers and --mixed add workers"
 )
 _FINGERPRINT: Final = "system_fingerprint is baton- and the version"
 SERVER_FIXED: Final[dict[str, Fixed]] = {
-    "--api-server-count": Fixed((1,), _ROUTERS),
     "--skip-tokenizer-init": Fixed((False,), "a server takes and returns text; in Python LLM has it"),
     "--grpc": Fixed((False,), "gRPC is served beside HTTP, at --grpc-port"),
     "--prompt-adapters": Fixed((None,), _ADAPTERS),
@@ -67,6 +65,7 @@ OTHER_NAMES: Final[dict[str, str]] = {
     "--disable-log-requests": "--no-enable-log-requests",
     "--no-disable-log-requests": "--enable-log-requests",
     "--system-prompt": "--system",
+    "--api-server-count": "--router-processes",
     "--h11-max-incomplete-event-size": "--max-header-bytes",
 }
 """Flags of vLLM's commands that Baton has under other names."""

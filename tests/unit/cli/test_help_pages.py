@@ -52,7 +52,7 @@ def test_flags_are_found_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--port" not in page
     page = shown(capsys, "serve", "--help=parallel")
     assert "  --decode-context-parallel-size: 1 (a worker's ranks are parts" in page
-    assert "--api-server-count" in shown(capsys, "serve", "--help=vllm")
+    assert "--enable-ssl-refresh" in shown(capsys, "serve", "--help=vllm")
 
 
 def test_benchmarks_have_help_by_words_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ OWN = {
     "--enable-expert-parallel": ("enable_expert_parallel", True),
     "--nnodes": ("nnodes", 2),
     "--node-rank": ("node_rank", 1),
+    "--api-server-count": ("router_processes", 2),
     "--data-parallel-size": ("data_parallel_size", 2),
     "--data-parallel-rank": ("data_parallel_rank", 1),
     "--data-parallel-start-rank": ("data_parallel_start_rank", 1),
