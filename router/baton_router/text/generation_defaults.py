@@ -27,7 +27,8 @@ def with_generation_config(
         overrides: keys of a generation_config that come before those of the file.
 
     Raises:
-        InvalidConfigError: there is no such folder, or a value is out of range.
+        InvalidConfigError: there is no such folder, or an override is out of range.
+        InvalidModelError: a value of the file is.
     """
     if source == MODELS_OWN and not overrides:
         return model
@@ -43,6 +44,7 @@ def with_generation_config(
             raise InvalidConfigError(f"generation_config is {source!r}; allowed: {allowed}")
         path = folder / "generation_config.json"
         generation = read_json(path, is_optional=source == MODELS_OWN)
+        read_sampling_defaults(path, generation)
     try:
         defaults = read_sampling_defaults(
             Path("override_generation_config"), generation | dict(overrides or {})

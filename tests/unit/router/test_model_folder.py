@@ -7,8 +7,9 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from baton_core.errors import InvalidModelError
+from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.requests.sampling_params import SamplingParams
+from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import find_model_folder, read_model_folder
 from tests.unit.router.folders import write_model_folder
 
@@ -33,6 +34,16 @@ def test_generation_config_gives_the_sampling_defaults(tmp_path: Path) -> None:
     assert model.sampling_defaults == SamplingParams(
         temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, repetition_penalty=1.1, max_tokens=99
     )
+
+
+def test_a_folder_of_sampling_defaults_is_named_with_what_is_wrong_in_it(tmp_path: Path) -> None:
+    model = read_model_folder(write_model_folder(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "generation_config.json").write_text('{"temperature": "x"}')
+    with pytest.raises(InvalidModelError, match=r"other/generation_config\.json: temperature is 'x'"):
+        with_generation_config(model, str(tmp_path / "other"))
+    with pytest.raises(InvalidConfigError, match=r"^override_generation_config: top_p is 2"):
+        with_generation_config(model, overrides={"top_p": 2})
 
 
 def test_null_in_generation_config_means_the_default(tmp_path: Path) -> None:
