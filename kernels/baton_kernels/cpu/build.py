@@ -149,6 +149,8 @@ def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -
         if done.returncode:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
             raise BuildError(f"{shlex.join(compiler)} cannot build {library.name}: {reason}")
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())  # a machine that goes down leaves the whole library or none
         unfinished.replace(library)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

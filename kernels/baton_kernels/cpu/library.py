@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from ctypes import c_int64
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
@@ -15,6 +16,11 @@ from baton_kernels.cpu.c_struct import layout
 from baton_kernels.cpu.graph_replay import NativeKernel
 from baton_kernels.cpu.structs import KERNELS, STRUCTS, Status
 from baton_kernels.cpu.variants import CpuVariant
+
+_ELF_HEADER_BYTES: Final = 64
+_SECTIONS: Final = struct.Struct("<Q10xHH")
+"""In the header of a 64-bit ELF file: where the table of sections is, the bytes of an entry, and entries."""
+_SECTIONS_AT: Final = 40
 
 
 class PackedLayout(NamedTuple):
@@ -39,6 +45,8 @@ class CpuLibrary:
     def __init__(self, path: Path, variant: CpuVariant) -> None:
         self.variant = variant
         try:
+            if _is_cut_short(path):
+                raise OSError("it is cut short")
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
             raise UnloadableBuildError(f"{path} cannot be loaded: {error}") from error
@@ -79,6 +87,19 @@ class CpuLibrary:
                 raise IndexError("a row is out of range")
             case Status.RANK_LOST:
                 raise TimeoutError("a rank did not come")
+
+
+def _is_cut_short(path: Path) -> bool:
+    """Say whether a file ends before the table of sections does, with which linkers end it.
+
+    The system maps such a file all the same, and ends a process that reads what is missing by SIGBUS.
+    """
+    with path.open("rb") as file:
+        header = file.read(_ELF_HEADER_BYTES)
+    if len(header) < _ELF_HEADER_BYTES:
+        return True
+    table, section_bytes, num_sections = _SECTIONS.unpack_from(header, _SECTIONS_AT)
+    return bool(table + section_bytes * num_sections > path.stat().st_size)
 
 
 def _read(write_layout: Callable[..., object], *args: object) -> PackedLayout:
