@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -50,6 +51,7 @@ BATCH: Final = "run-batch"
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 _ONE_ENGINE: Final[Mapping[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
+_FLAG: Final = re.compile(r"(--[A-Za-z][\w-]*)=")
 Defaults = Callable[[Set[str]], Mapping[str, Any]]
 """Defaults by field, given the fields that the command line or the configuration file sets."""
 
@@ -74,18 +76,18 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
     neutral = _neutral_flags(argv)
     _show_help(command, neutral, argv, defaults)
     root, parsers = _parsers(argv)
+    parser = parsers.get(command.name, root)
+    known = {*parser._option_string_actions, *neutral.known}
     is_serving = command.name in SERVING
     if command.groups or command.name == "bench":
         has_model = is_serving or command.name == BATCH
         given = written_out(argv[1:], _short_flags(command, neutral), has_model=has_model)
         given = neutral.take(given)
         argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
+        _refuse_unknown(parser, _unknown_with_spaces(argv, known), known)
     args, unknown = root.parse_known_args(argv)
-    parser = parsers[args.command]
-    if unknown and command.name != BATCH:
-        known = (*parser._option_string_actions, *neutral.known)
-        meant = did_you_mean(unknown[0].partition("=")[0], known)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    if command.name != BATCH:
+        _refuse_unknown(parser, unknown, known)
     of_file: Mapping[str, Any] = {}
     if args.config is not None:
         flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
@@ -101,6 +103,18 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
             args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
     args.neutral_flags, args.serve_words = tuple(neutral.given), unknown
     return args
+
+
+def _unknown_with_spaces(argv: Sequence[str], known: Set[str]) -> list[str]:
+    """Unknown `--name=value` with a space in it, each of which argparse takes for a positional argument."""
+    words = takewhile(lambda word: word != "--", argv)
+    return [word for word in words if " " in word and (flag := _FLAG.match(word)) and flag[1] not in known]
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str], known: Set[str]) -> None:
+    if unknown:
+        meant = did_you_mean(unknown[0].partition("=")[0], known)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
 def _of_environment(command: Command, argv: Sequence[str]) -> Mapping[str, Any]:

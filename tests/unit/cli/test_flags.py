@@ -151,6 +151,27 @@ def test_an_unknown_flag_is_refused_with_a_suggestion_and_an_incomplete_command_
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["complete", "--max-tokns=1 2", "hi"], "--max-tokns=1 2; did you mean --max-tokens?"),
+        (["serve", "--foo.x", "1"], 'unrecognized arguments: --foo={"x": 1}'),
+    ],
+)
+def test_an_unknown_flag_with_spaces_is_no_prompt_and_no_model(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(argv)
+    assert said in capsys.readouterr().err
+
+
+def test_a_prompt_may_begin_with_dashes() -> None:
+    for prompt in ("--x y", "-- a=b c"):
+        assert parse(["complete", prompt]).prompt == [prompt]
+    assert parse(["complete", "--", "--x=a b"]).prompt == ["--x=a b"]
+
+
 def test_what_serve_hands_on_is_what_its_children_take() -> None:
     given = parse(["serve", "m", "--dtype", "float32", "--port", "0", "--served-model-name", "a", "b"])
     router = parse(["router", *router_flags(given)])
