@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from baton_core.errors import InvalidConfigError
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.worker_info import Role
 from baton_router.core.flow.router_core import RouterConfig
@@ -132,16 +133,16 @@ def hardware_of(args: argparse.Namespace) -> Hardware:
     )
 
 
-def simulate(args: argparse.Namespace, fleet: str) -> Row:
-    """Simulate the day of one fleet: of a fixed size, such as 2P:2D, or by a rule."""
+def asks_of(args: argparse.Namespace) -> list[Ask]:
+    """Return the requests of the day."""
     scale = Scale(every=args.every, divisor=args.divisor)
-    asks = day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
-    # Workers learn how long a step takes, and each stands for several tokens.
-    per_step = Slo(ttft_s=args.ttft, tpot_s=args.tpot * args.tokens_per_step)
-    rules: dict[str, ScalingRule] = {BY_QUEUE: ByQueue(), BY_NEED: ByNeed(per_step)}
-    mix = WorkerMix(prefill=1, decode=1) if fleet in rules else parse_mix(fleet)
-    plan = FleetPlan(
-        mix=mix,
+    return day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
+
+
+def plan_of(args: argparse.Namespace, fleet: str) -> FleetPlan:
+    """Return the fleet at the day's beginning: of a fixed size, such as 2P:2D, or by a rule."""
+    return FleetPlan(
+        mix=WorkerMix(prefill=1, decode=1) if fleet in (BY_QUEUE, BY_NEED) else parse_mix(fleet),
         hardware=hardware_of(args),
         block_size=128,
         scheduler=SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=2048),
@@ -149,9 +150,16 @@ def simulate(args: argparse.Namespace, fleet: str) -> Row:
         tokens_per_step=args.tokens_per_step,
         heartbeat_s=args.heartbeat,
     )
-    name = fleet if fleet in rules else f"fixed {mix}"
+
+
+def simulate(args: argparse.Namespace, asks: Sequence[Ask], fleet: str, plan: FleetPlan) -> Row:
+    """Simulate the day of one fleet."""
+    # Workers learn how long a step takes, and each stands for several tokens.
+    per_step = Slo(ttft_s=args.ttft, tpot_s=args.tpot * args.tokens_per_step)
+    rules: dict[str, ScalingRule] = {BY_QUEUE: ByQueue(), BY_NEED: ByNeed(per_step)}
+    name = fleet if fleet in rules else f"fixed {plan.mix}"
     print(f"simulating {name}: {len(asks)} requests", file=sys.stderr, flush=True)
-    run = ScaledRun(plan, asks, rules.get(fleet, Fixed(mix)), ScalingPlan(start_s=args.start))
+    run = ScaledRun(plan, asks, rules.get(fleet, Fixed(plan.mix)), ScalingPlan(start_s=args.start))
     results = run.run()
     return Row(name, results, run.worker_hours, run.counts)
 
@@ -178,9 +186,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="fleets that are simulated at a time")
     args = parser.parse_args()
     slo = Slo(ttft_s=args.ttft, tpot_s=args.tpot)
+    fleets = (*args.fixed, BY_QUEUE, BY_NEED)
+    try:
+        plans, asks = [plan_of(args, fleet) for fleet in fleets], asks_of(args)
+    except InvalidConfigError as error:
+        parser.error(str(error))
     with ProcessPoolExecutor(args.jobs) as pool:
-        rows = list(pool.map(partial(simulate, args), (*args.fixed, BY_QUEUE, BY_NEED)))
-    title = f"{args.trace.stem}, one in {args.every} conversations; {hardware_of(args).description}"
+        rows = list(pool.map(partial(simulate, args, asks), fleets, plans))
+    title = f"{args.trace.stem}, one in {args.every} conversations; {plans[0].hardware.description}"
     print(f"{title}. SLO: TTFT within {args.ttft:g} s and TPOT within {args.tpot:g} s.\n")
     print(as_table(rows, slo, args.tensor_parallel_size))
     if args.plot:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from baton_core.errors import InvalidConfigError
 from baton_core.requests.request_context import Slo
 from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.router_core import RouterConfig
@@ -28,6 +29,7 @@ from baton_simulator.capacity.questions import Question
 from baton_simulator.capacity.tables import table
 from baton_simulator.capacity.trace import Scale, read_trace
 from baton_simulator.capacity.worker_mix import parse_mix
+from baton_simulator.capacity.workload import make_workload
 from baton_worker.core.scheduler_config import SchedulerConfig
 from bench.command_line import make_parser
 
@@ -125,6 +127,11 @@ def main() -> int:
     parser.add_argument("--mooncake-speedup", type=float, default=0.3)
     parser.add_argument("--jobs", type=int, default=2, help="fleets that are simulated at a time")
     args = parser.parse_args()
+    try:
+        for path in (args.chat, args.conversations):
+            make_workload(read_trace(path, args.requests), Scale(speedup=args.mooncake_speedup))
+    except InvalidConfigError as error:
+        parser.error(str(error))
     with ProcessPoolExecutor(args.jobs) as pool:
         setups = {
             name: Setup(trace=args.chat, mix=mix, split=split, num_requests=args.requests)

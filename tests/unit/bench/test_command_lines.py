@@ -34,3 +34,27 @@ def test_a_program_shows_its_help(
         runpy.run_module(module, run_name="__main__")
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [
+        ("bench.autoscaling", "/nowhere", "trace is '/nowhere'; allowed: a readable file"),
+        ("bench.autoscaling", "/nowhere --hardware z80", "hardware is 'z80'; allowed: b200"),
+        ("bench.autoscaling", "/nowhere --fixed 2X", "workers is '2X'; allowed: counts"),
+        ("bench.directions", "--chat /nowhere --conversations x", "trace is '/nowhere'; allowed: a readable"),
+    ],
+)
+def test_settings_are_refused_before_anything_is_simulated(
+    module: str,
+    arguments: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, *arguments.split()])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
