@@ -46,11 +46,13 @@ class Pace:
         (count - 1) / rate: every seed then offers the same load.
         """
         if not isinstance(self.rate, Ramp):
-            if math.isinf(self.rate):
+            if math.isinf(self.rate) or count < 2:
                 return [0.0] * count
             times = self._sum(rng, [1.0] * (count - 1))
-            stretch = (count - 1) / self.rate / times[-1] if times[-1] else 0.0
-            return [at_s * stretch for at_s in times]
+            if not times[-1]:  # the gaps of extreme bursts are less than a float can be: one is all of them
+                first_late = rng.randrange(1, count)
+                times = [float(number >= first_late) for number in range(count)]
+            return [at_s / times[-1] * (count - 1) / self.rate for at_s in times]
         steps = max(count - 1, 1)
         return self._sum(rng, [1 / self.rate.rate(number / steps) for number in range(1, count)])
 

@@ -20,7 +20,7 @@ def test_without_a_rate_all_come_at_once() -> None:
     assert Pace().arrival_times(3, random.Random(0)) == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("burstiness", [0.2, 1.0, 50.0])
+@pytest.mark.parametrize("burstiness", [1e-9, 1e-5, 0.2, 1.0, 50.0])
 @pytest.mark.parametrize("rate", [0.5, 40.0])
 def test_every_seed_offers_the_same_load(rate: float, burstiness: float) -> None:
     pace = Pace(rate=rate, burstiness=burstiness)
