@@ -169,13 +169,8 @@ def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
     except msgspec.ValidationError as error:
         if (wrong := _WRONG.match(str(error))) is not None:
             allowed, name = wrong.groups()
-            raise InvalidRequestError(name, given[name], _in_words(allowed)) from None
+            for kind_name, words in _TYPES.items():
+                allowed = allowed.replace(kind_name, words)
+            raise InvalidRequestError(name, given[name], allowed) from None
         allowed = ", ".join(is_list) or "none"
         raise InvalidRequestError("query", str(given), f"{allowed} ({error})") from None
-
-
-def _in_words(allowed: str) -> str:
-    """Return the type's name in words."""
-    for name, words in _TYPES.items():
-        allowed = allowed.replace(name, words)
-    return allowed

@@ -23,7 +23,7 @@ from baton_core.errors import (
     retry_after,
 )
 
-_INVALID: Final = "invalid_request_error"
+_TYPES: Final = {429: "rate_limit_error"}
 _INTERNAL_TEXT: Final = "internal error; the router's log has the cause"
 _INTERNAL_CODES: Final = frozenset(
     {ErrorCode.INTERNAL, ErrorCode.INVALID_MODEL, ErrorCode.INVALID_CONFIG, ErrorCode.INCOMPATIBLE_WORKER}
@@ -121,17 +121,12 @@ def _failure(
     headers: Mapping[str, str] | None = None,
 ) -> Failure:
     text = in_json_words(message)[:_MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
-    detail = ErrorDetail(message=text, type=_type_of(status), param=param, code=str(code))
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    detail = ErrorDetail(message=text, type=kind, param=param, code=str(code))
     body = ErrorBody(error=detail)
     if code in _ROUTELESS:
         body.detail = HTTPStatus(status).phrase
     return Failure(status=status, body=body, headers=headers or {})
-
-
-def _type_of(status: int) -> str:
-    if status == 429:
-        return "rate_limit_error"
-    return "server_error" if status >= 500 else _INVALID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

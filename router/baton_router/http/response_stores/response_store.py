@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -119,7 +119,10 @@ class NewEvents:
 
     async def next_page(self, key: str, read: Callable[[], Awaitable[EventPage | None]]) -> EventPage | None:
         """Return what `read` returns; if that is an empty page, read once more after news or some time."""
-        with self._until_news(key) as news:
+        news = asyncio.Event()
+        waiting = self._waiting.setdefault(key, set())
+        waiting.add(news)
+        try:
             page = await read()
             if page is None or page.events or page.is_over:
                 return page
@@ -127,16 +130,8 @@ class NewEvents:
                 async with asyncio.timeout(_WAIT_S):
                     await news.wait()
             return await read()
-
-    @contextmanager
-    def _until_news(self, key: str) -> Iterator[asyncio.Event]:
-        event = asyncio.Event()
-        waiting = self._waiting.setdefault(key, set())
-        waiting.add(event)
-        try:
-            yield event
         finally:
-            waiting.remove(event)
+            waiting.remove(news)
             if not waiting:
                 del self._waiting[key]
 

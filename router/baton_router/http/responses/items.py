@@ -152,7 +152,8 @@ class ItemWriter:
                 self._waiting.take(part.arguments)
                 if not isinstance(self._open, FunctionCallItem) or self._call != part.index:
                     self._call = part.index
-                    yield from self._begin(_new_call(part))
+                    call = {"call_id": part.call_id or "", "name": part.name or "", "arguments": ""}
+                    yield from self._begin(FunctionCallItem(id=_name("fc"), status="in_progress", **call))
                 if part.arguments:
                     self._texts.append(part.arguments)
                     yield ArgumentsPiece(**self._at(), delta=part.arguments)
@@ -206,13 +207,3 @@ def _name(kind: str) -> str:
 
 def _new_message() -> MessageItem:
     return MessageItem(id=_name("msg"), status="in_progress", content=[])
-
-
-def _new_call(part: ToolCallDelta) -> FunctionCallItem:
-    return FunctionCallItem(
-        id=_name("fc"),
-        status="in_progress",
-        call_id=part.call_id or "",
-        name=part.name or "",
-        arguments="",
-    )
