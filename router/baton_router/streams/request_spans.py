@@ -57,7 +57,6 @@ class RequestSpans:
         self._tracing.export(now, record.traceparent, spans)
 
     def _request_attributes(self, spec: RequestSpec, model: str, *, is_chat: bool) -> dict[str, Attribute]:
-        params = spec.params
         attributes: dict[str, Attribute | None] = {
             "gen_ai.operation.name": _operation(spec, is_chat=is_chat),
             "gen_ai.provider.name": "baton",
@@ -65,14 +64,9 @@ class RequestSpans:
             "gen_ai.request.model": model,
             "gen_ai.response.model": self._model_name,
         }
-        sampling: dict[str, Attribute | None] = {
-            "gen_ai.request.max_tokens": params.max_tokens,
-            "gen_ai.request.temperature": params.temperature,
-            "gen_ai.request.top_p": params.top_p,
-            "gen_ai.request.n": params.n,
-        }
         if spec.pooling is None:
-            attributes |= sampling
+            names = ("max_tokens", "temperature", "top_p", "n")
+            attributes |= {f"gen_ai.request.{name}": getattr(spec.params, name) for name in names}
         return {name: value for name, value in attributes.items() if value is not None}
 
 
