@@ -31,7 +31,8 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> list[socket.sock
     with ExitStack() as opened:
         listeners: list[socket.socket] = []
         try:
-            for address in _addresses(host, port):
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for address in dict.fromkeys(str(each[0]) for *_, each in found):
                 bound_port = listeners[0].getsockname()[1] if listeners else port
                 listener = listen_at(address, bound_port, is_shared=is_shared)
                 opened.enter_context(listener)
@@ -60,11 +61,6 @@ def listen_on(path: str) -> socket.socket:
             f"--uds is {path!r}, which cannot be bound ({error.strerror or error}); "
             "allowed: a path in a folder to write to, where no other server listens"
         ) from None
-
-
-def _addresses(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 _TICK_S: Final = 1.0
