@@ -184,12 +184,9 @@ def _place_in_order(part: WorkerPart, prefillers: Set[str]) -> tuple[int, str, b
 def _spans(hop: Hop) -> list[Span]:
     spans: dict[PhaseName, Span] = {}
     for phase in hop.phases:
-        if (span := spans.get(phase.name)) is None:
-            spans[phase.name] = Span(
-                process=hop.process, name=phase.name, start_s=phase.start_s, end_s=phase.end_s
-            )
-        else:
-            span.end_s = max(span.end_s, phase.end_s)
+        own = Span(process=hop.process, name=phase.name, start_s=phase.start_s, end_s=phase.end_s)
+        span = spans.setdefault(phase.name, own)
+        span.end_s = max(span.end_s, phase.end_s)
     return list(spans.values())
 
 
