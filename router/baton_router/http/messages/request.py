@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.chat.schemas import (
@@ -204,5 +204,5 @@ def _text_of_block(name: str, block: AnyBlock, role: str) -> str:
     if isinstance(block, TextBlock):
         return block.text
     kind = str(type(block).__struct_config__.tag)
-    allowed: Mapping[str, Any] = {"assistant": "text, tool_use, thinking, redacted_thinking"}
-    raise InvalidRequestError(f"{name}.type", kind, str(allowed.get(role, "text, tool_result")))
+    allowed = "text, tool_use, thinking, redacted_thinking" if role == "assistant" else "text, tool_result"
+    raise InvalidRequestError(f"{name}.type", kind, allowed)
