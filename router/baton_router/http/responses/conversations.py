@@ -11,7 +11,7 @@ import msgspec
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
-from baton_router.http.response_stores.response_store import EventPage, ResponseStore, StoredResponse
+from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse
 from baton_router.http.responses.replies import Response, ResponseError, StreamEvent, last_event
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
@@ -125,7 +125,12 @@ async def follow_response(
     """
     number = after + 1
     while True:
-        page = await _next_page(store, key, number)
+        page = await store.read_events(key, number)
+        if page is None:
+            raise not_found("response_id", key.partition(":")[2])
+        if page.first > number:
+            allowed = f"{page.first - 1} or more: earlier events are no longer kept"
+            raise InvalidRequestError("starting_after", number - 1, allowed)
         for event in page.events:
             yield _events.decode(event)
             number += 1
@@ -139,13 +144,3 @@ async def follow_response(
     if (last := last_event(response)) is not None:
         last.sequence_number = number
         yield last
-
-
-async def _next_page(store: ResponseStore, key: str, number: int) -> EventPage:
-    page = await store.read_events(key, number)
-    if page is None:
-        raise not_found("response_id", key.partition(":")[2])
-    if page.first > number:
-        allowed = f"{page.first - 1} or more: earlier events are no longer kept"
-        raise InvalidRequestError("starting_after", number - 1, allowed)
-    return page
