@@ -37,8 +37,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, BatchRequest | WrongLine]]
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            line = line.removeprefix(BOM_UTF8) if number == 1 else line
             if line.strip():
-                yield number, read_line(number, line.removeprefix(BOM_UTF8) if number == 1 else line)
+                yield number, read_line(number, line)
 
 
 class PartialResults:

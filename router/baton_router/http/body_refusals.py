@@ -45,7 +45,7 @@ def refusal_of(message: str, body: bytes, kind: Any) -> BodyFieldError:
     name = path or "body"
     steps = None if at and at[2] else _steps(path)
     if steps is not None:
-        allowed, given = _allowed(text, kind, steps), _given(body, steps)
+        allowed, given = allowed_at(text, kind, steps), _given(body, steps)
         if allowed and given:
             return BodyFieldError(name, f"{name} is {given}; allowed: {allowed}")
     return BodyFieldError(name, f"{name} is of the wrong type or out of range: {text[0].lower()}{text[1:]}")
@@ -71,8 +71,8 @@ def _given(body: bytes, steps: Iterable[str | int]) -> str | None:
     return shown_briefly(value)
 
 
-def _allowed(text: str, kind: Any, steps: Iterable[str | int]) -> str | None:
-    """Return what is allowed at a place where the decoder says `text`; None where that is not known."""
+def allowed_at(text: str, kind: Any, steps: Iterable[str | int]) -> str:
+    """Return what is allowed at a place where the decoder says `text`; nothing where that is not known."""
     if (expected := _EXPECTED.fullmatch(text)) is not None:
         return expected[1].replace("`", "").replace(" | ", " or ")
     nodes = [*_plain(types.type_info(kind))]

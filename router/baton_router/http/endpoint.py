@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from baton_core.errors import InvalidRequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
+from baton_router.http.body_refusals import allowed_at
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
@@ -28,7 +29,9 @@ API_KEY_HEADER: Final = "x-api-key"
 """Anthropic's clients show their key there."""
 LINE_TENANT: Final = "baton.line_tenant"
 """Key of the scope of a batch's line, a call that the router itself makes for the tenant named there."""
-_WRONG: Final = re.compile(r"Expected (.*?)(?:, got .*)? - at `\$\.(\w+)`")
+_WRONG: Final = re.compile(
+    r"(?:Expected (.*?)(?:, got .*)?|Invalid enum value .*) - at `\$\.(\w+)`", re.DOTALL
+)
 """The beginning of an error that names the parameter that is to blame."""
 _TYPES: Final = {"`int`": "an integer", "`float`": "a number", "`bool`": "true or false"}
 QueryT = TypeVar("QueryT", bound=Query)
@@ -169,6 +172,7 @@ def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
     except msgspec.ValidationError as error:
         if (wrong := _WRONG.match(str(error))) is not None:
             allowed, name = wrong.groups()
+            allowed = allowed or allowed_at("", kind, [name])
             for kind_name, words in _TYPES.items():
                 allowed = allowed.replace(kind_name, words)
             raise InvalidRequestError(name, given[name], allowed) from None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from baton_core.errors import InvalidRequestError
 
@@ -15,7 +16,7 @@ MAX_PARTS: Final = 32
 _KIND: Final = "multipart/form-data"
 _BOUNDARY: Final = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
 _DISPOSITION: Final = re.compile(rb"content-disposition:\s*form-data\s*((?:;.*)?)", re.IGNORECASE)
-_PARAMETER: Final = re.compile(rb';\s*(name|filename)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE)
+_PARAMETER: Final = re.compile(rb';\s*(name|filename\*?)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))', re.IGNORECASE)
 _ESCAPED: Final = re.compile(r'\\(["\\])')
 _QUOTED: Final = {"%22": '"', "%0D": "\r", "%0A": "\n"}
 _END: Final = b"--"
@@ -113,9 +114,11 @@ def _part(parameters: bytes) -> Part:
     given: dict[str, str] = {}
     for name, quoted, plain in _PARAMETER.findall(parameters):
         text = _ESCAPED.sub(r"\1", (quoted or plain).decode(errors="replace"))
+        if name.endswith(b"*"):
+            text = unquote(text.rpartition("'")[2])
         for escaped, character in _QUOTED.items():
             text = text.replace(escaped, character)
         given.setdefault(name.decode().lower(), text)
     if "name" not in given:
         raise InvalidRequestError("body", parameters, "parts with a name")
-    return Part(given["name"], given.get("filename"))
+    return Part(given["name"], given.get("filename", given.get("filename*")))

@@ -62,6 +62,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(BOM_UTF8 + line("a") + b"\n" + line("b"))
     assert [each.custom_id for each in read_lines(path)] == ["a", "b"]
+    path.write_bytes(BOM_UTF8 + b"\n" + line("b"))
+    assert [each.custom_id for each in read_lines(path)] == ["b"]
 
 
 def test_bounds_of_lines_and_errors() -> None:
@@ -72,13 +74,15 @@ def test_bounds_of_lines_and_errors() -> None:
     assert error.code == "empty_file"
 
 
-def test_fields_are_added_where_a_body_lacks_them() -> None:
+def test_fields_are_added_where_a_body_lacks_them_or_says_null() -> None:
     content = (
-        b'{"custom_id":"a","method":"POST","url":"/v1/completions","body": {"prompt":"\\u00e9","n":null } }'
+        b'{"custom_id":"a","method":"POST","url":"/v1/completions","body": '
+        b'{"prompt":"\\u00e9","n":null ,"m":null } }'
     )
     read = read_line(1, content)
     assert isinstance(read, BatchRequest)
-    assert read.body_with({"n": 2, "store": False}) == b'{"store":false,"prompt":"\\u00e9","n":null}'
+    body = b'{"prompt":"\\u00e9","n":2,"m":null,"store":false}'
+    assert read.body_with({"n": 2, "store": False}) == body
 
 
 def read_form(content_type: str, body: bytes, step: int) -> list[tuple[str, str | None, bytes]]:
@@ -108,6 +112,14 @@ def test_a_form_is_read_however_it_is_cut(step: int) -> None:
         ("file", 'a "b" \\ é.jsonl', content),
         ("empty", "e", b""),
     ]
+
+
+def test_a_file_may_have_its_name_in_the_form_of_mail() -> None:
+    head = b"--b\r\nContent-Disposition: form-data; name=\"f\"; filename*=UTF-8''%e2%82%ac%20%22.jsonl"
+    plain = b'; filename="e"'
+    for given, name in ((b"", '€ ".jsonl'), (plain, "e")):
+        body = head + given + b"\r\n\r\nx\r\n--b--"
+        assert read_form("multipart/form-data; boundary=b", body, 50) == [("f", name, b"x")]
 
 
 HEAD = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'

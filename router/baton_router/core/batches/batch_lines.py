@@ -14,6 +14,7 @@ from baton_core.errors import InvalidRequestError, in_json_words, shown_briefly
 MAX_CUSTOM_ID_CHARACTERS: Final = 512
 MAX_ERRORS: Final = 100
 """Errors of a batch that are told."""
+_NULL: Final = b"null"
 _FALSE: Final = msgspec.Raw(b"false")
 _URL: Final = re.compile(r"/v\d+(/[A-Za-z0-9_-]+)+|/(score|rerank|pooling|classify|tokenize|detokenize)")
 _URLS: Final = "the path of a route that takes JSON, such as /v1/chat/completions"
@@ -33,13 +34,10 @@ class BatchRequest(msgspec.Struct, kw_only=True):
         return self.custom_id
 
     def body_with(self, defaults: Mapping[str, Any]) -> bytes:
-        """Return its body with these fields where it does not name them."""
+        """Return its body with these fields where it does not name them, or says null."""
         named = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw]) if defaults else {}
-        lacking = {name: value for name, value in defaults.items() if name not in named}
-        if not lacking:
-            return bytes(self.body)
-        inside = bytes(self.body).strip()[1:-1].strip()
-        return msgspec.json.encode(lacking)[:-1] + (b"," + inside if inside else b"") + b"}"
+        lacking = {name: value for name, value in defaults.items() if bytes(named.get(name, _NULL)) == _NULL}
+        return msgspec.json.encode(named | lacking) if lacking else bytes(self.body)
 
 
 class _Line(msgspec.Struct, kw_only=True):
