@@ -107,12 +107,14 @@ async def test_a_batch_is_answered(tmp_path: Path, url: Any) -> None:
                 await client.responses.retrieve(answers[0]["response"]["body"]["id"])
 
         whole = [one.id async for one in client.files.list(order="asc")]
-        assert sorted(whole) == sorted([file.id, str(batch.output_file_id), str(batch.error_file_id)])
+        assert whole == sorted([file.id, str(batch.output_file_id), str(batch.error_file_id)])
         assert [one.id async for one in client.files.list(order="asc", limit=1)] == whole
         inputs = await client.files.list(purpose="batch")
         assert [one.id for one in inputs.data] == [file.id]
         assert (await client.files.content(file.id)).content == content
-        assert (await client.files.delete(file.id)).deleted
+        latest_first = client.files.list(limit=1)
+        deleted = [one.id async for one in latest_first if (await client.files.delete(one.id)).deleted]
+        assert deleted == whole[::-1]
         with pytest.raises(openai.NotFoundError, match="file_id is "):
             await client.files.retrieve(file.id)
 
@@ -161,7 +163,7 @@ async def test_files_and_batches_are_apart_by_key(tmp_path: Path) -> None:
 
 
 async def test_wrong_calls_are_refused_by_name(tmp_path: Path) -> None:
-    limits = {"max_file_bytes": 100, "max_age_s": 5000.0}
+    limits = {"max_file_bytes": 100, "max_age_s": 2_592_000.0}
     settings = BatchLimits(folder=str(tmp_path), **limits)
     async with http_cluster(http=HttpSettings(batches=settings)) as client:
 
@@ -171,15 +173,19 @@ async def test_wrong_calls_are_refused_by_name(tmp_path: Path) -> None:
 
         batch = {"purpose": "batch"}
         file_id = (await uploaded(batch)).json()["id"]
+        lost = (await uploaded(batch)).json()["id"]
+        (tmp_path / lost).unlink()
+        assert error_of(await client.get(f"/v1/files/{lost}/content"))[:2] == (404, "file_id")
         age = "expires_after[seconds]"
         for reply, param, text in (
             (await uploaded({}), "purpose", "purpose is null; allowed: batch"),
             (await uploaded({"purpose": "vision"}), "purpose", "purpose is 'vision'; allowed: batch"),
             (await uploaded(batch, b"a" * 101), "file", "at most 100 bytes (--max-file-bytes)"),
             (await uploaded(batch, name="other"), "file", "file is 'missing'; allowed: a part with"),
-            (await uploaded({**batch, age: "5001"}), age, "allowed: 3600 to 5000 (--max-file-age)"),
-            (await uploaded({**batch, age: "-1"}), age, "allowed: 3600 to 5000 (--max-file-age)"),
+            (await uploaded({**batch, age: "2592001"}), age, "allowed: 3600 to 2592000 (--max-file-age)"),
+            (await uploaded({**batch, age: "-1"}), age, "allowed: 3600 to 2592000 (--max-file-age)"),
             (await client.get("/v1/files?limit=0"), "limit", "limit is 0; allowed: an integer from 1"),
+            (await client.get("/v1/files?order=x"), "order", "order is 'x'; allowed: asc, desc"),
             (await client.get("/v1/files?after=x"), "after", "after is 'x'; allowed: the id of"),
             (await client.get("/v1/batches?limit=101"), "limit", "an integer from 1 to 100"),
         ):

@@ -17,6 +17,7 @@ import msgspec
 from baton_router.batches.batch_records import BatchRecords, RunFile, StoredBatch
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
 from baton_router.batches.outputs import write_outputs
+from baton_router.batches.record_folder import time_of
 from baton_router.batches.threads import in_thread
 from baton_router.core.batches.batch import Batch, BatchErrors, BatchInput, BatchStatus, RequestCounts
 from baton_router.core.batches.batch_lines import LineError
@@ -88,8 +89,8 @@ class BatchEnds:
 
         The batch gets their names and the numbers of their lines.
         """
-        digests = [blake2b(f"{batch.id}/{kind}".encode(), digest_size=12) for kind in _KINDS]
-        names = [f"{PREFIX}{digest.hexdigest()}" for digest in digests]
+        digests = [blake2b(f"{batch.id}/{kind}".encode(), digest_size=8) for kind in _KINDS]
+        names = [f"{PREFIX}{time_of(batch.id)}{digest.hexdigest()}" for digest in digests]
         written = await in_thread(
             write_outputs,
             self.records.path(batch.id, RunFile.PARTIAL),

@@ -97,9 +97,8 @@ class FileStore:
         return stored.file if stored is not None and stored.tenant == tenant else None
 
     def files_of(self, tenant: str) -> list[FileObject]:
-        """Return a tenant's files, the oldest first."""
-        files = [stored.file for stored in self._index.values() if stored.tenant == tenant]
-        return sorted(files, key=lambda file: file.created_at)
+        """Return a tenant's files in the order in which they, or the batches of outputs, were made."""
+        return [stored.file for stored in self._index.values() if stored.tenant == tenant]
 
     def begin(self, tenant: str) -> Upload:
         """Return a new file to write.

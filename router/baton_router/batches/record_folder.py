@@ -22,6 +22,8 @@ _RECORD: Final = ".json"
 _PRIVATE: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 _STALE_S: Final = 3600.0
+_NUM_TIME_DIGITS: Final = 16
+_NUM_RANDOM_BYTES: Final = 8
 T = TypeVar("T", bound=msgspec.Struct)
 _Signature = tuple[int, int]
 """Inode and time of change: a record that is replaced has others."""
@@ -29,7 +31,12 @@ _Signature = tuple[int, int]
 
 def new_id(prefix: str) -> str:
     """Return a name that nobody has; later ones sort behind earlier ones."""
-    return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"
+    return f"{prefix}{time.time_ns():0{_NUM_TIME_DIGITS}x}{secrets.token_hex(_NUM_RANDOM_BYTES)}"
+
+
+def time_of(name: str) -> str:
+    """Return the digits of such a name that say when it was made."""
+    return name[-2 * _NUM_RANDOM_BYTES - _NUM_TIME_DIGITS : -2 * _NUM_RANDOM_BYTES]
 
 
 def as_private(path: str, flags: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,17 +27,30 @@ def check_limit(limit: int, max_limit: int) -> None:
         raise InvalidRequestError("limit", limit, f"an integer from 1 to {max_limit}")
 
 
-def page_of(
-    items: Sequence[Any], ids: Sequence[str], after: str, limit: int, whole: str = "this list"
-) -> dict[str, Any]:
-    """Return the fields of a list: items after the one of an id, at most `limit`; `whole` is all of them.
+def start_after(ids: Sequence[str], after: str, whole: str = "this list") -> int:
+    """Return where a list goes on after the item of an id, if one is given; `whole` is what it lists.
 
     Raises:
         InvalidRequestError: no item has the id.
     """
     if after and after not in ids:
         raise InvalidRequestError("after", after, f"the id of an item of {whole}")
-    start = ids.index(after) + 1 if after else 0
+    return ids.index(after) + 1 if after else 0
+
+
+def start_after_sorted(ids: Sequence[str], after: str, prefix: str, *, is_reversed: bool) -> int:
+    """Return the same for ids that are in order; one of their form has a place there although it is deleted.
+
+    Raises:
+        InvalidRequestError: the id has another form: a prefix, and hexadecimal digits behind it.
+    """
+    if re.fullmatch(rf"{prefix}[0-9a-f]+", after) is None:
+        return start_after(ids, after)
+    return sum(each >= after if is_reversed else each <= after for each in ids)
+
+
+def page_of(items: Sequence[Any], ids: Sequence[str], start: int, limit: int) -> dict[str, Any]:
+    """Return the fields of a list: items from a number on, at most `limit`."""
     shown = ids[start : start + limit]
     return {
         "data": items[start : start + limit],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
+from baton_router.batches.batch_records import PREFIX
 from baton_router.core.batches.batch import Batch
 from baton_router.http.batches.files import (
     batches_of,
@@ -16,7 +17,7 @@ from baton_router.http.batches.files import (
 )
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest
 from baton_router.http.calls import Call
-from baton_router.http.kept import check_limit, check_metadata, page_of
+from baton_router.http.kept import check_limit, check_metadata, page_of, start_after_sorted
 from baton_router.http.route import Routes, Tag
 
 ROUTES: Final = Routes(tag=Tag.BATCHES)
@@ -64,7 +65,8 @@ async def list_batches(call: Call[None], query: BatchesQuery) -> BatchList:
     found = (await refreshed_batches(call)).batches_of(call.tenant)[::-1]
     check_limit(query.limit, MAX_LISTED)
     ids = [batch.id for batch in found]
-    return BatchList(**page_of(found, ids, query.after, query.limit))
+    start = start_after_sorted(ids, query.after, PREFIX, is_reversed=True)
+    return BatchList(**page_of(found, ids, start, query.limit))
 
 
 @ROUTES.route(_BATCH, "retrieveBatch", "A batch", errors=(400, 404))

@@ -12,12 +12,12 @@ from starlette.responses import StreamingResponse
 
 from baton_core.errors import InvalidRequestError
 from baton_router.batches.batches import Batches
-from baton_router.batches.file_store import FileObject, Upload
+from baton_router.batches.file_store import PREFIX, FileObject, Upload
 from baton_router.batches.threads import opened
 from baton_router.http.batches.schemas import DeletedFile, FileList, FilesQuery, UploadRequest
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
-from baton_router.http.kept import check_limit, page_of
+from baton_router.http.kept import check_limit, page_of, start_after_sorted
 from baton_router.http.multipart import MultipartReader, Part
 from baton_router.http.route import Routes, Tag
 
@@ -127,11 +127,13 @@ async def list_files(call: Call[None], query: FilesQuery) -> FileList:
     """Raises InvalidRequestError: a parameter is out of range."""
     files = (await refreshed_batches(call)).files.files_of(call.tenant)
     files = [file for file in files if not query.purpose or file.purpose == query.purpose]
-    if query.order == "desc":
+    is_reversed = query.order == "desc"
+    if is_reversed:
         files.reverse()
     check_limit(query.limit, MAX_LISTED)
     ids = [file.id for file in files]
-    return FileList(**page_of(files, ids, query.after, query.limit))
+    start = start_after_sorted(ids, query.after, PREFIX, is_reversed=is_reversed)
+    return FileList(**page_of(files, ids, start, query.limit))
 
 
 @ROUTES.route(_FILE, "retrieveFile", "A file", errors=(400, 404))
@@ -151,7 +153,10 @@ async def show_content(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     file = await find_file(call, "file_id", call.request.path_params["file_id"])
     path = batches_of(call).files.path(file.id)
-    content = await opened(lambda: path.open("rb"), BufferedReader.close)
+    try:
+        content = await opened(lambda: path.open("rb"), BufferedReader.close)
+    except FileNotFoundError:
+        raise not_found("file_id", file.id, "file") from None
 
     async def pieces() -> AsyncIterator[bytes]:
         while piece := await asyncio.to_thread(content.read, _PIECE_BYTES):
@@ -234,5 +239,8 @@ def checked_age(call: Call[Any], field: str, seconds: int | str) -> float:
     """
     most = batches_of(call).limits.max_age_s
     if not isinstance(seconds, int) or not MIN_AGE_S <= seconds <= most:
-        raise InvalidRequestError(field, seconds, f"{MIN_AGE_S} to {most:g} (--max-file-age)")
+        allowed = f"{MIN_AGE_S} to {int(most)} (--max-file-age)"
+        if most < MIN_AGE_S:
+            allowed = f"none, as --max-file-age is {most:g}, below {MIN_AGE_S}"
+        raise InvalidRequestError(field, seconds, allowed)
     return float(seconds)

@@ -9,7 +9,7 @@ from starlette.responses import Response as HttpResponse
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
-from baton_router.http.kept import check_limit, page_of
+from baton_router.http.kept import check_limit, page_of, start_after
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
 from baton_router.http.responses.conversations import find_response, follow_response, not_found
 from baton_router.http.responses.replies import RESPONSES, DeletedResponse, ItemList, Response, StreamEvent
@@ -126,8 +126,8 @@ async def list_items(call: Call[None], query: ItemsQuery) -> ItemList:
     items = (await _find(call, with_items=True)).items
     items = items if query.order == "asc" else items[::-1]
     names = [msgspec.json.decode(item, type=_Named).id for item in items]
-    page = page_of(list(map(msgspec.Raw, items)), names, query.after, query.limit, "this response's input")
-    return ItemList(**page)
+    start = start_after(names, query.after, "this response's input")
+    return ItemList(**page_of(list(map(msgspec.Raw, items)), names, start, query.limit))
 
 
 def _key(call: Call[None]) -> str:
