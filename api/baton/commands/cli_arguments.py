@@ -48,10 +48,11 @@ SERVING: Final = ("router", *_COMPUTING)
 """Commands of routers and workers."""
 BATCH: Final = "run-batch"
 """The command that takes the flags of `serve` beside its own."""
+(_SERVE,) = (one for one in COMMANDS if one.name == "serve")
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 _ONE_ENGINE: Final[Mapping[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
-_FLAG: Final = re.compile(r"(--[A-Za-z][\w-]*)=")
+_FLAG: Final = re.compile(r"(--[A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 Defaults = Callable[[Set[str]], Mapping[str, Any]]
 """Defaults by field, given the fields that the command line or the configuration file sets."""
 
@@ -77,23 +78,22 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
     _show_help(command, neutral, argv, defaults)
     root, parsers = _parsers(argv)
     parser = parsers.get(command.name, root)
-    known = {*parser._option_string_actions, *neutral.known}
+    of_others = _SERVE.flags if command.name == BATCH else ()
+    known = {*parser._option_string_actions, *neutral.known, *(flag.name for flag in of_others)}
     is_serving = command.name in SERVING
     if command.groups or command.name == "bench":
         has_model = is_serving or command.name == BATCH
         given = written_out(argv[1:], _short_flags(command, neutral), has_model=has_model)
         given = neutral.take(given)
         argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
-        _refuse_unknown(parser, _unknown_with_spaces(argv, known), known)
+        # argparse takes those with a space for positional arguments.
+        _refuse_unknown(parser, [one for one in _unknown_flags(argv, known) if " " in one], known)
     args, unknown = root.parse_known_args(argv)
-    if command.name != BATCH:
-        _refuse_unknown(parser, unknown, known)
-    of_file: Mapping[str, Any] = {}
-    if args.config is not None:
-        flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
-        of_file = read_config(args.config, flags, neutral)
+    _refuse_unknown(parser, _unknown_flags(unknown, known) if of_others else unknown, known)
+    flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
+    of_file = {} if args.config is None else read_config(args.config, (*of_others, *flags), neutral)
     of_environment = _of_environment(command, argv) if is_serving else {}
-    if values := {**defaults(fields_in(argv) | of_file.keys()), **of_environment, **of_file}:
+    if values := {**of_environment, **defaults(fields_in(argv) | of_file.keys()), **of_file}:
         parser.set_defaults(**values)
         args, unknown = root.parse_known_args(argv)
     if "model" in args and args.model is None:
@@ -102,13 +102,16 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
         if "served_model_name" in args:
             args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
     args.neutral_flags, args.serve_words = tuple(neutral.given), unknown
+    own_fields = {flag.field for flag in flags}
+    args.serve_values = {field: value for field, value in of_file.items() if field not in own_fields}
     return args
 
 
-def _unknown_with_spaces(argv: Sequence[str], known: Set[str]) -> list[str]:
-    """Unknown `--name=value` with a space in it, each of which argparse takes for a positional argument."""
+def _unknown_flags(argv: Sequence[str], known: Set[str]) -> list[str]:
+    """Arguments `--name` and `--name=value` up to `--` whose name is not known."""
     words = takewhile(lambda word: word != "--", argv)
-    return [word for word in words if " " in word and (flag := _FLAG.match(word)) and flag[1] not in known]
+    names = {word: name[1] for word in words if (name := _FLAG.fullmatch(word))}
+    return [word for word, name in names.items() if not {name, name.replace("--no-", "--", 1)} & known]
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str], known: Set[str]) -> None:
@@ -135,10 +138,10 @@ def _refuse_commands(argv: Sequence[str]) -> None:
 def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
     """The flags of vLLM's that a command knows beside its own."""
     name = " ".join(argv[: 2 if argv[:1] == ["bench"] else 1])
-    has_engine = name in ("bench latency", "bench throughput") or name in _COMPUTING
+    has_engine = name in ("bench latency", "bench throughput", BATCH) or name in _COMPUTING
     return neutral_flags(
         has_engine=has_engine,
-        has_router=name in ("serve", "router"),
+        has_router=name in ("serve", "router", BATCH),
         has_tokenizer=name in ("bench serve", "bench sweep"),
     )
 
@@ -227,8 +230,7 @@ def shutdown_timeout_s(args: argparse.Namespace) -> float:
 
 def serve_flags(args: argparse.Namespace) -> tuple[str, ...]:
     """Arguments of the `serve` that `run-batch` starts."""
-    (command,) = (one for one in COMMANDS if one.name == "serve")
-    return (args.model, *_given(args, [flag for flag in command.flags if flag not in MODEL_FLAGS]))
+    return (args.model, *_given(args, [flag for flag in _SERVE.flags if flag not in MODEL_FLAGS]))
 
 
 def fields_in(words: Sequence[str]) -> set[str]:

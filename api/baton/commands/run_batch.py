@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -42,9 +42,10 @@ def run_batch(args: argparse.Namespace) -> int:
     for name, value in (("--input-file", args.input_file), ("--output-file", args.output_file)):
         if not value:
             raise InvalidConfigError(f"{name} is not given; allowed: a path or a URL")
-    if args.url and args.serve_words:
+    of_server = (*args.serve_words, *args.serve_values)
+    if args.url and of_server:
         raise InvalidConfigError(
-            f"{args.serve_words[0]} is given with --url; allowed: MODEL and flags of baton serve without it"
+            f"{of_server[0]} is given with --url; allowed: MODEL and flags of baton serve without it"
         )
     serve_args = None if args.url else _serve_args(args)
     done = asyncio.run(run_until_signal(_run(args, serve_args)))
@@ -52,11 +53,11 @@ def run_batch(args: argparse.Namespace) -> int:
 
 
 def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
-    """Read the words that are of `serve`; it has one engine unless they say otherwise."""
-    words: Sequence[str] = args.serve_words
-    logs = {"log_format": args.log_format, "log_level": args.log_level}
+    """Read the words and values that are of `serve`; it has one engine unless they say otherwise."""
+    values = {"log_format": args.log_format, "log_level": args.log_level, **args.serve_values}
     served = arguments.parse(
-        ["serve", *words], lambda given: {**_PORTS, **logs, **arguments.one_engine(given)}
+        ["serve", *args.serve_words],
+        lambda given: {**_PORTS, **arguments.one_engine(given | values.keys()), **values},
     )
     for name in ("uds", "ssl_certfile", "ssl_ca_certs"):
         if value := getattr(served, name) or getattr(args, name, None):

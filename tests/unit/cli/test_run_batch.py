@@ -15,6 +15,8 @@ import pytest
 from baton.batch.lines import asking, count_lines, digest_of
 from baton.cli import main
 from baton.commands import run_batch
+from baton.commands.cli_arguments import parse
+from baton.commands.run_batch import _serve_args
 from baton_bench.http_client import HttpClient, Origin
 from baton_core.errors import InvalidConfigError, RequestError
 from baton_router.batches.batch_run import BatchRun
@@ -296,3 +298,37 @@ def test_wrong_flags_are_refused_before_work(
     assert main(["run-batch", *words]) == 2
     assert refusal in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "pipe"]
+
+
+def test_a_file_has_flags_of_the_server_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-3")
+    config = tmp_path / "batch.yaml"
+    config.write_text(
+        "input-file: in\nmax-inflight: 3\nmodel: org/m\nmax-model-len: 128\nmax-num-seqs: 5\n"
+        "prefill-workers: 2\ndecode-workers: 1\ncpu-bind: none\ndisable-log-stats: true\n"
+    )
+    args = parse(["run-batch", "--config", str(config), "--max-num-seqs=7", "--enable-dbo=false"])
+    assert (args.input_file, args.max_inflight) == ("in", 3)
+    serve = _serve_args(args)
+    assert (serve.model, serve.max_model_len, serve.max_num_seqs) == ("org/m", 128, 7)
+    assert (serve.prefill_workers, serve.decode_workers, serve.mixed) == (2, 1, 0)
+    assert (serve.cpu_bind, serve.port) == ("none", 0)
+    assert main(["run-batch", "--config", str(config), "-o", "out", "--url", "http://h"]) == 2
+    assert (
+        "baton run-batch: model is given with --url; allowed: MODEL and flags of" in capsys.readouterr().err
+    )
+
+
+def test_a_mistyped_flag_is_one_of_the_batch_or_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, meant in (
+        ("--output-fil x", "--output-file"),
+        ("--max-num-seq=3 --mixed 1", "--max-num-seqs"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(["run-batch", *words.split()])
+        said = f"baton run-batch: error: unrecognized arguments: {words.split()[0]}; did you mean {meant}?"
+        assert said in capsys.readouterr().err
+    of_server = ["org/m", '--hf-overrides={"a": 1}', "--no-enable-prefix-caching"]
+    assert parse(["run-batch", *of_server]).serve_words == of_server
