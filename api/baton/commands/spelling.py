@@ -36,7 +36,8 @@ def written_out(
     `other_names` are those of flags that Baton calls otherwise.
 
     Raises:
-        InvalidConfigError: a dotted key has no value, or two values that exclude each other.
+        InvalidConfigError: a dotted key has no value, two values that exclude each other, or one beside
+            a whole object.
     """
     model: list[str] = []
     rest: list[str] = []
@@ -59,6 +60,8 @@ def written_out(
             put(objects.setdefault(name, {}), keys, text, flag)
         else:
             rest.append(flag + equals + value if argument.startswith("-") else argument)
+    for name in {word.partition("=")[0] for word in rest} & objects.keys():
+        raise InvalidConfigError(f"{name} is given beside {name}.KEY; allowed: one object, or keys alone")
     written = [f"{name}={json.dumps(value)}" for name, value in objects.items()]
     return model + rest + written + behind
 

@@ -56,7 +56,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
             return argv
         if len(paths) > 1:
             raise InvalidConfigError(f"{_CONFIG} is {paths[1]!r} beside {paths[0]!r}; allowed: one file")
-        named = {long_name(one.partition("=")[0], shorts, {}) for one in rest if one.startswith("-")}
+        flags = (long_name(one.partition("=")[0], shorts, {}) for one in rest if one.startswith("-"))
+        named = {name for flag in flags for name in (flag, flag.partition(".")[0])}
         of_file = [
             argument
             for key, value in read_pairs(paths[0])

@@ -54,6 +54,7 @@ def test_flags_of_the_command_line_win(tmp_path: Path) -> None:
         args = read(*argv)
         assert (args.max_num_seqs, args.enforce_eager) == (9, False)
         assert list(args.served_model_name) == ["mine"]
+    assert read("--hf-overrides.b", "2", "--config", path).hf_overrides == {"b": 2}
 
 
 def test_what_follows_a_command_is_the_command_s(tmp_path: Path) -> None:

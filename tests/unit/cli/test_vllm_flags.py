@@ -126,6 +126,8 @@ def test_dotted_keys_make_one_json_object() -> None:
         written_out(["--a.c", "1", "--a.c.d", "2"], SHORT_FLAGS, has_model=False)
     with pytest.raises(InvalidConfigError, match=r"^--a.c has no value; allowed: one behind it"):
         written_out(["--a.c"], SHORT_FLAGS, has_model=False)
+    with pytest.raises(InvalidConfigError, match=r"^--a-b is given beside --a-b.KEY; allowed: one object"):
+        written_out(['--a_b={"z":1}', "--a-b.c", "1"], SHORT_FLAGS, has_model=False)
 
 
 def test_the_model_may_be_a_flag_and_underscores_are_dashes() -> None:
