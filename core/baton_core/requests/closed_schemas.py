@@ -29,7 +29,7 @@ def strict_schema(schema: Any) -> Any:
 
     Where several schemas hold for one value, each names a part of its properties, and all stay as they are.
     """
-    return schema if any(map(_is_shared, _schemas(schema))) else rewritten(schema, _close_as_xgrammar)
+    return schema if any(map(_is_shared, schemas_within(schema))) else rewritten(schema, _close_as_xgrammar)
 
 
 def strict_tag(tag: Any) -> Any:
@@ -75,14 +75,14 @@ def _is_shared(schema: dict[str, Any]) -> bool:
     )
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+def schemas_within(schema: Any) -> Iterator[dict[str, Any]]:
     """Every object that is a schema within one, itself included."""
     if not isinstance(schema, dict):
         return
     yield schema
     for keyword, value in schema.items():
         for inner in _inner_schemas(keyword, value):
-            yield from _schemas(inner)
+            yield from schemas_within(inner)
 
 
 def _inner_schemas(keyword: str, value: Any) -> list[Any]:

@@ -7,10 +7,12 @@ Source: github.com/guidance-ai/llguidance, docs/syntax.md and docs/json_schema.m
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.exclusive_options import with_exclusive_options
 from baton_core.requests.expression_writers import rust_regex
 from baton_core.requests.regex_syntax import parse_regex
 from baton_core.requests.schema_numbers import narrow_to_guidance
@@ -19,6 +21,7 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 """Lets all tokens that fit a forced text be sampled, not the longest alone."""
+_ADVICE: Final = re.compile(r" Enable '\w+' option.*")
 _ANY_TEXT: Final = "/(?s:.*)/"
 
 
@@ -42,6 +45,12 @@ def guidance_source(params: StructuredOutputsParams) -> str:
         case "grammar":
             return lark_source(params.grammar or "")
     return _TagWriter(is_compact=is_compact).write_all(json.loads(params.structural_tag or ""))
+
+
+def plain_reason(message: str) -> str:
+    """Return what llguidance says is wrong in one line, without advice to set options that no request has."""
+    lines = (_ADVICE.sub("", line).strip() for line in message.splitlines())
+    return "; ".join(filter(None, lines))[:300]
 
 
 def schema_source(schema: Any, *, is_compact: bool = False) -> str:
@@ -79,7 +88,7 @@ def _json(schema: Any, *, is_compact: bool) -> str:
         schema = {} if schema else {"not": {}}
     if isinstance(schema, dict):
         schema = {
-            **rewritten(with_plain_patterns(schema), narrow_to_guidance),
+            **rewritten(with_plain_patterns(with_exclusive_options(schema)), narrow_to_guidance),
             "x-guidance": {"whitespace_flexible": not is_compact, "lenient": False},
         }
     return f"%json {json.dumps(schema)}"
@@ -116,7 +125,7 @@ class _TagWriter:
                 return self._rule(_regex(part["pattern"]))
             case "grammar":
                 return self._grammar(part["grammar"])
-            case "any_text" if not part.keys() & {"excludes", "max_tokens", "max_chars"}:
+            case "any_text" if _is_unlimited(part):
                 return self._rule(_ANY_TEXT)
             case "sequence":
                 return self._sequence(part["elements"])
@@ -133,6 +142,8 @@ class _TagWriter:
 
     def _schema(self, part: dict[str, Any]) -> str:
         if part.get("style", "json") != "json" or part.get("any_order") or part.get("excludes"):
+            raise _cannot_say(part)
+        if part.get("max_whitespace_cnt") not in (None, 0):
             raise _cannot_say(part)
         is_compact = self._is_compact or part.get("max_whitespace_cnt") == 0
         return self._rule(_json(part["json_schema"], is_compact=is_compact))
@@ -158,7 +169,7 @@ class _TagWriter:
             raise _cannot_say(tag)
         end = "(" + " | ".join(map(json.dumps, ends)) + ")"
         content = tag["content"]
-        if content["type"] == "any_text" and any(ends):
+        if content["type"] == "any_text" and _is_unlimited(content) and any(ends):
             return self._rule(f"{json.dumps(begin)} {self._rule(f'{_ANY_TEXT} {end}', options='[lazy]')}")
         return self._rule(f"{json.dumps(begin)} {self._part(content)} {end}")
 
@@ -188,6 +199,10 @@ def _older(structure: dict[str, Any]) -> dict[str, Any]:
     schema = structure.get("schema", True)
     schema = json.loads(schema) if isinstance(schema, str) else schema
     return {**structure, "type": "tag", "content": {"type": "json_schema", "json_schema": schema}}
+
+
+def _is_unlimited(any_text: dict[str, Any]) -> bool:
+    return not any_text.keys() & {"excludes", "max_tokens", "max_chars"}
 
 
 def _has_options(part: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from baton_core.requests.guidance_source import guidance_source
+from baton_core.requests.guidance_source import guidance_source, plain_reason
 from baton_core.requests.schema_features import unkept_by_guidance
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask, refusal
@@ -43,7 +43,7 @@ class GuidanceBackend(Backend):
             _fill(matcher, np.zeros_like(self._end.mask))
             reason = matcher.get_error()
         if reason:
-            raise refusal(params, f"what llguidance can compile ({_first_lines(reason)})")
+            raise refusal(params, f"what llguidance can compile ({plain_reason(reason)})")
         return GuidanceGrammar(matcher, self._end)
 
     @cached_property
@@ -111,7 +111,3 @@ class _Words:
 def _fill(matcher: LLMatcher, row: TokenMask) -> None:
     """Write which tokens fit next. The library gets an address alone, so `row` is held here until it ends."""
     matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-
-
-def _first_lines(reason: str) -> str:
-    return "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]

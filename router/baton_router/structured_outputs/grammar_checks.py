@@ -17,7 +17,13 @@ from baton_core.requests.grammar_limits import (
     is_lark,
     read_bounded_json,
 )
-from baton_core.requests.guidance_source import guidance_source, lark_source, regex_source, schema_source
+from baton_core.requests.guidance_source import (
+    guidance_source,
+    lark_source,
+    plain_reason,
+    regex_source,
+    schema_source,
+)
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.structured_outputs.ebnf import EbnfError, check_ebnf
 from baton_router.structured_outputs.structural_tags import check_structural_tag
@@ -105,5 +111,4 @@ def _validate(field: str, value: Any, source: str) -> None:
     limits = LLParserLimits(verbose_errors=False)
     reason = run_deep("baton-grammar", lambda: LLMatcher.validate_grammar(source, None, limits=limits))
     if reason:
-        allowed = "; ".join(line.strip() for line in reason.splitlines() if line.strip())[:300]
-        raise InvalidRequestError(field, value, f"what llguidance can read ({allowed})")
+        raise InvalidRequestError(field, value, f"what llguidance can read ({plain_reason(reason)})")

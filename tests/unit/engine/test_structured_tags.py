@@ -99,4 +99,9 @@ def test_guidance_names_the_part_that_it_has_no_words_for() -> None:
     tag = today({"type": "sequence", "elements": [{"type": "token", "token": 5}]})
     with pytest.raises(InvalidRequestError, match="'token' is not"):
         accepts("guidance", tag, "")
+    for limit in ({"max_chars": 3}, {"max_tokens": 3}, {"excludes": ["a"]}):
+        with pytest.raises(InvalidRequestError, match="'any_text' is not"):
+            accepts("guidance", today({**THOUGHT, "content": {"type": "any_text", **limit}}), "")
+    with pytest.raises(InvalidRequestError, match="'json_schema' is not"):
+        accepts("guidance", today(schema_part(SCHEMA, max_whitespace_cnt=1)), "")
     assert compiled(compiler("auto"), structural_tag=tag).new_state().accept(5)
