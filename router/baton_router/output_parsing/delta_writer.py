@@ -38,6 +38,10 @@ class DeltaWriter:
         self._blank: list[str] = []
         self._is_blank = True
 
+    @property
+    def has_calls(self) -> bool:
+        return self._num_calls > 0
+
     def text(self, text: str) -> None:
         """Add content."""
         if not text:

@@ -72,7 +72,7 @@ class OutputParser(ABC):
     """Takes the text of one sequence apart.
 
     No text makes it raise. What was to be a tool call and is none comes out as content; nothing is lost but
-    the syntax of a required call that the end of the text cuts off.
+    the syntax of a call that the end of the text cuts off, if it is required or others precede it.
     """
 
     @abstractmethod

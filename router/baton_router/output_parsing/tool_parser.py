@@ -73,17 +73,21 @@ class ToolParser(OutputParser):
         self._out = DeltaWriter(choose_id)
         self._state: State = self._start
         self._held = ""
+        self._is_held_content = False
 
     def push(self, text: str) -> list[OutputDelta]:
-        text, self._held = self._held + text, ""
+        text, self._held, self._is_held_content = self._held + text, "", False
         at = 0
         while at < len(text):
             at = self._state(text, at)
         return self._out.take()
 
     def flush(self) -> list[OutputDelta]:
+        if self._out.has_calls:
+            self._out.discard_kept()
         self._out.emit_kept()
-        self._out.text(self._held)
+        if self._is_held_content or not self._out.has_calls:
+            self._out.text(self._held)
         self._held = ""
         self._out.end()
         return self._out.take()
@@ -108,6 +112,7 @@ class ToolParser(OutputParser):
         self._out.text(text[at:end])
         if marker:
             return self._take_marker(marker, end, actions)
+        self._is_held_content = True
         return self._hold(text, end) if end < len(text) else end
 
     def _expect(self, text: str, at: int, markers: Markers, actions: Actions, otherwise: State) -> int:

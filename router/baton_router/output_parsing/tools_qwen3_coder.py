@@ -34,7 +34,10 @@ class Qwen3CoderToolParser(ToolParser):
     """Text that closes the arguments of the call that has begun; empty where none is open."""
 
     def flush(self) -> list[OutputDelta]:
-        if self._state in (self._in_function, self._in_parameter_name):
+        is_in_value = self._state in (self._before_value, self._in_value)
+        if is_in_value and not self._is_string and self._value:
+            self._out.arguments(self._key + "".join(self._value))
+        elif not (is_in_value and self._is_string):
             self._close_arguments()
         return super().flush()
 
@@ -106,8 +109,8 @@ class Qwen3CoderToolParser(ToolParser):
         self._value: list[str] = []
         opening = "{" if self._closing == "{}" else ", "
         self._key = f"{opening}{json.dumps(key, ensure_ascii=False)}: "
-        self._closing = "}"
         if self._is_string:
+            self._closing = "}"
             self._out.discard_kept()
             self._out.arguments(f'{self._key}"')
         self._state = self._before_value
@@ -141,6 +144,7 @@ class Qwen3CoderToolParser(ToolParser):
         if self._is_string:
             self._out.arguments('"')
         else:
+            self._closing = "}"
             self._out.arguments(self._key + typed_json("".join(self._value), self._types))
         self._state = self._in_function
 
@@ -152,6 +156,7 @@ class Qwen3CoderToolParser(ToolParser):
         self._state = self._after_function
 
     def _close_arguments(self) -> None:
+        """Close those that are open."""
         self._out.arguments(self._closing)
         self._closing = ""
 

@@ -45,7 +45,7 @@ def _types(schema: object, root: Mapping[str, Any], followed: set[str]) -> Itera
     for keyword in ("anyOf", "oneOf", "allOf"):
         for branch in _list(schema.get(keyword)):
             yield from _types(branch, root, followed)
-    for value in _list(schema.get("enum")):
+    for value in (*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])):
         yield from _type_names(value)
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/") and reference not in followed:

@@ -39,6 +39,7 @@ TYPED = Tool(
             "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
             "either": {"type": ["integer", "null"]},
             "level": {"enum": [1, 2, "high"]},
+            "three": {"const": 3},
         },
     },
 )

@@ -36,8 +36,30 @@ def test_content_may_follow_a_hermes_call() -> None:
 @pytest.mark.parametrize("end", ["", "\n", "</tool", "\n</tool_call"])
 def test_a_hermes_call_without_its_end_tag_is_one(end: str) -> None:
     answer = parse("hermes", f"<tool_call>{CALL}{end}")
-    assert answer.tool_calls == calls(("get_weather", ARGUMENTS))
-    assert (answer.content or "").strip() == end.strip()
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("get_weather", ARGUMENTS)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>\n{"name": "g", "arg'),
+        ("llama3_json", '{"name": "f", "parameters": {}};'),
+        ("llama3_json", '{"name": "f", "parameters": {}}; {"name": "g", '),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[AR"),
+        ("pythonic", '[f(), g(s="b'),
+        ("qwen3_coder", "<function=f></function></tool_call>\n<tool_call>\n<function=g"),
+        ("qwen3_coder", "<function=f><parameter=count>\n"),
+    ],
+)
+def test_syntax_of_a_call_that_breaks_off_beside_others_is_no_content(name: str, text: str) -> None:
+    assert parse(name, text, (TYPED,)) == ParsedOutput(
+        content=None, reasoning=None, tool_calls=calls(("f", "{}"))
+    )
+
+
+def test_what_may_begin_a_call_is_content_after_others_too() -> None:
+    answer = parse("hermes", f"<tool_call>{CALL}</tool_call>a <")
+    assert answer.content == "a <"
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

@@ -58,6 +58,7 @@ def test_a_qwen3_coder_call_becomes_json(name: str) -> None:
         ("either", "5", 5),
         ("level", "2", 2),
         ("level", "high", "high"),
+        ("three", "3", 3),
     ],
 )
 def test_a_qwen3_coder_value_has_the_type_that_the_schema_says(
@@ -109,7 +110,7 @@ def test_what_is_no_qwen3_coder_call_is_content(text: str) -> None:
     [
         ("<parameter=count>1</parameter>", '{"count": 1}', None),
         ("<parameter=count>1</parameter>oops", '{"count": 1}', "oops"),
-        ("<parameter=text>a</parameter>\n<parameter=cou", '{"text": "a"}', "\n<parameter=cou"),
+        ("<parameter=text>a</parameter>\n<parameter=cou", '{"text": "a"}', None),
         ("<parameter=a\nb>", "{}", "<parameter=a\nb>"),
         ("\n", "{}", None),
         ("oops", "{}", "oops"),
@@ -130,8 +131,7 @@ def test_a_call_may_follow_a_qwen3_coder_call_that_breaks_off() -> None:
 
 def test_a_qwen3_coder_call_that_breaks_off_in_a_value_stays_open() -> None:
     answer = parse("qwen3_coder", "<function=f><parameter=count>\n12", (TYPED,))
-    assert answer.tool_calls == calls(("f", ""))
-    assert answer.content == "<parameter=count>\n12"
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"count": 12')))
     assert parse("qwen3_coder", "<function=f><parameter=text>a", (TYPED,)).tool_calls == calls(
         ("f", '{"text": "a')
     )
