@@ -247,9 +247,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"truncation_side": "right"}, "truncation_side", "left"),
     (
         {"guided_json": {}, "guided_whitespace_pattern": " "},
-        "structured_outputs.whitespace_pattern",
+        "guided_whitespace_pattern",
         "disable_any_whitespace",
     ),
+    ({"guided_regex": "("}, "guided_regex", "group"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "structured_outputs", "exactly one"),
     (
         {"guided_regex": "a", "structured_outputs": {"regex": "b"}},

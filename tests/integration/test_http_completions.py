@@ -216,6 +216,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("n", {"prompt": ["x"] * 65, "n": 64}),
     ("use_beam_search", {"use_beam_search": True}),
     ("kv_transfer_params", {"kv_transfer_params": {"do_remote_decode": True}}),
+    ("response_format", {"response_format": {"type": "structural_tag", "format": {"type": "text"}}}),
     ("prompt_embeds", {"prompt_embeds": "AAAA"}),
     ("logprobs", {"logprobs": 21}),
     ("prompt_logprobs", {"prompt_logprobs": -1}),

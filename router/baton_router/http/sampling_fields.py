@@ -11,7 +11,13 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_router.http.calls import Call, read_context
-from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
+from baton_router.http.response_format import (
+    JsonSchemaFormat,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+    read_structured_outputs,
+)
 from baton_router.process.http_settings import AnswerSettings
 from baton_router.requests.generation import GenerationRequest, Resumption
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
@@ -243,6 +249,20 @@ def read_sampling(fields: SamplingFields) -> dict[str, Any]:
     if structured is not None:
         sampling["structured_outputs"] = structured
     return sampling
+
+
+def constraint_names(fields: RequestFields) -> dict[str, str]:
+    """Return the fields that a client used in place of parts of `structured_outputs`, by those parts."""
+    names = {name: older for older, name in _GUIDED.items() if getattr(fields, older) is not None}
+    match fields.response_format:
+        case JsonSchemaFormat():
+            names["json"] = "response_format.json_schema.schema"
+        case StructuralTagFormat():
+            names["structural_tag"] = "response_format"
+    own = fields.structured_outputs
+    return {
+        f"structured_outputs.{name}": given for name, given in names.items() if not getattr(own, name, None)
+    }
 
 
 def fill_in(fields: RequestFields, answers: AnswerSettings) -> None:

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 UNLIMITED: Final = TOKEN_ID_LIMIT - 1
 """A budget of thought that no context holds."""
 _MAX_TURN_TOKENS: Final = 4096
-"""Tokens at the end of a prompt in which the reasoning may have begun."""
+"""Tokens at the end of a prompt in which the template may have begun the reasoning."""
 
 
 class Thinking(StrEnum):
@@ -46,7 +46,8 @@ def find_thinking(
     Args:
         continues_text: the output continues a message that has text, which is no reasoning without a marker.
     """
-    turn = _last_turn(prompt_token_ids, tokenizer, markers)
+    most = len(prompt_token_ids) if continues_text else _MAX_TURN_TOKENS
+    turn = _last_turn(prompt_token_ids[-most:], tokenizer, markers)
     start, end = turn.rfind(markers.start), turn.rfind(markers.end)
     if start > end:
         return Thinking.INSIDE
@@ -55,9 +56,8 @@ def find_thinking(
     return Thinking.INSIDE if markers.is_implied else Thinking.BEFORE
 
 
-def _last_turn(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) -> str:
+def _last_turn(tail: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) -> str:
     own = (markers.start, markers.end)
-    tail = prompt_token_ids[-_MAX_TURN_TOKENS:]
     for at in range(len(tail), 0, -1):
         added = tokenizer.added_text(tail[at - 1]) or ""
         if added not in own and added.strip():  # tokenizers add tokens for runs of spaces as well

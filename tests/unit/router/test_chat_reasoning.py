@@ -113,6 +113,12 @@ def test_a_turn_begins_after_tokens_that_are_added_and_not_special(added: Tokeni
     assert find_thinking(spaced, added, MARKERS) is Thinking.INSIDE
 
 
+def test_continued_reasoning_may_be_of_any_length(added: Tokenizer) -> None:
+    prompt = encode(added, "<|assistant|><think>" + " a" * 5000)
+    assert find_thinking(prompt, added, MARKERS, continues_text=True) is Thinking.INSIDE
+    assert find_thinking(prompt[2:], added, MARKERS, continues_text=True) is Thinking.OVER
+
+
 def test_without_special_tokens_the_whole_prompt_is_looked_at(unmarked: Tokenizer) -> None:
     assert find_thinking(encode(unmarked, "Say. <think>"), unmarked, MARKERS) is Thinking.INSIDE
     assert find_thinking((), unmarked, MARKERS) is Thinking.BEFORE

@@ -16,7 +16,13 @@ from baton_router.http.calls import Call
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.errors import renamed
-from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
+from baton_router.http.sampling_fields import (
+    check_request,
+    constraint_names,
+    fill_in,
+    generation_requests,
+    read_sampling,
+)
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.generation import GenerationRequest
 from baton_router.text.chat_template import Conversation
@@ -185,10 +191,7 @@ def chat_names(body: ChatRequest) -> AbstractContextManager[None]:
         names["max_tokens"] = "max_completion_tokens"
     if body.tool_choice not in (None, "none", "auto"):
         names["structured_outputs.json"] = "tools"
-    elif body.response_format is not None and body.structured_outputs is None:
-        names["structured_outputs.json"] = "response_format.json_schema.schema"
-        names["structured_outputs.structural_tag"] = "response_format"
-    return renamed(names)
+    return renamed(constraint_names(body) | names)
 
 
 def _read_sampling(body: ChatRequest, tool_use: ToolUse) -> dict[str, Any]:

@@ -24,11 +24,18 @@ from baton_router.http.chat.completions import chat
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.completions.choices import ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
+from baton_router.http.errors import renamed
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import elements_of, lazily
 from baton_router.http.reply_parts import Usage, usage_of, usage_so_far
 from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
-from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
+from baton_router.http.sampling_fields import (
+    check_request,
+    constraint_names,
+    fill_in,
+    generation_requests,
+    read_sampling,
+)
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 from baton_router.text.prompts import AnyPrompt, Prompt
 
@@ -56,16 +63,16 @@ async def complete(call: Call[CompletionRequest]) -> None:
         RequestError: as `generating`.
     """
     body = call.body
-    prompts, sampling = await read_completion(call)
-    async with generating(
-        call, generation_requests(call, body, prompts, sampling), is_resumable=True
-    ) as generation:
-        reply = _CompletionReply(call, prompts, generation)
-        await reply.prepare()
-        if body.stream:
-            await call.stream(reply.chunks())
-        else:
-            await call.reply(await reply.whole())
+    with renamed(constraint_names(body)):
+        prompts, sampling = await read_completion(call)
+        requests = generation_requests(call, body, prompts, sampling)
+        async with generating(call, requests, is_resumable=True) as generation:
+            reply = _CompletionReply(call, prompts, generation)
+            await reply.prepare()
+            if body.stream:
+                await call.stream(reply.chunks())
+            else:
+                await call.reply(await reply.whole())
 
 
 @ROUTES.route(

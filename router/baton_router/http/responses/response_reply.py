@@ -65,11 +65,11 @@ class ResponseReply:
         self._generation = generation
         self._tokenizer = tokenizer = call.state.service.tokenizer
         self._names_ids = bool(chat.return_tokens_as_token_ids)
-        self._hides_reasoning = call.body.include_reasoning is False
         self._num_events = 0
         self._finish_reason: str | None = None
         (spec,) = generation.specs
         reasoning = find_reasoning(call.state.settings, plan.conversation, spec.prompt_token_ids, tokenizer)
+        self._hides_reasoning = reasoning is not None and call.body.include_reasoning is False
         self._counter = reasoning.make_counter(tokenizer) if reasoning else None
         parser = plan.tool_use.make_parser()
         self._writer = ItemWriter(
