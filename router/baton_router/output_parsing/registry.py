@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 from baton_core.errors import InvalidConfigError
 from baton_router.output_parsing.delta_writer import ChooseId
+from baton_router.output_parsing.harmony import GptOssReasoningParser, OpenAIToolParser
 from baton_router.output_parsing.output_parser import OutputParser, Tool
 from baton_router.output_parsing.reasoning import (
     DeepSeekR1ReasoningParser,
@@ -36,6 +37,7 @@ _TOOL_PARSERS: Final[dict[str, ToolParserFactory]] = {
     "hermes": HermesToolParser,
     "llama3_json": Llama3JsonToolParser,
     "mistral": MistralToolParser,
+    "openai": OpenAIToolParser,
     "pythonic": PythonicToolParser,
     "qwen3": HermesToolParser,
     "qwen3_coder": Qwen3CoderToolParser,
@@ -43,6 +45,7 @@ _TOOL_PARSERS: Final[dict[str, ToolParserFactory]] = {
 }
 _REASONING_PARSERS: Final[dict[str, type[ReasoningParser]]] = {
     "deepseek_r1": DeepSeekR1ReasoningParser,
+    "openai_gptoss": GptOssReasoningParser,
     "qwen3": Qwen3ReasoningParser,
 }
 

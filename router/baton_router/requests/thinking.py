@@ -66,14 +66,18 @@ def _last_turn(tail: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) 
 
 
 def warn_of_split_markers(tokenizer: Tokenizer, markers: ReasoningMarkers | None) -> None:
-    """Log each marker that is several tokens, which may merge with text beside it and is not found then."""
+    """Log each marker that is several tokens, which may merge with text beside it and is not found then.
+
+    Added tokens merge with nothing.
+    """
     for text in (markers.start, markers.end) if markers else ():
-        if (num_tokens := len(tokenizer.encode(text, add_special_tokens=False))) > 1:
+        first, *others = tokenizer.encode(text, add_special_tokens=False)
+        if others and not (tokenizer.added_text(first) and tokenizer.added_text(others[-1])):
             _log.warning(
                 "%r, which marks reasoning, is %d tokens of this model: budgets, structured outputs and "
                 "counts of tokens may miss it",
                 text,
-                num_tokens,
+                1 + len(others),
             )
 
 

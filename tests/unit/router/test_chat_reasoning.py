@@ -164,6 +164,7 @@ def test_a_warning_names_markers_that_are_several_tokens(
 ) -> None:
     warn_of_split_markers(marked, MARKERS)
     warn_of_split_markers(unmarked, None)
+    warn_of_split_markers(marked, ReasoningMarkers(start="<think>a b<think>", end="</think>"))
     assert not caplog.messages
     warn_of_split_markers(unmarked, MARKERS)
     assert [message[:9] for message in caplog.messages] == ["'<think>'", "'</think>"]
