@@ -36,6 +36,8 @@ class GuidanceBackend(Backend):
         try:
             matcher = LLMatcher(tokenizer, guidance_source(params), log_level=0, limits=self._limits)
             reason = matcher.get_error()
+        except InvalidRequestError:
+            raise
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             reason = str(error)
         if not reason:

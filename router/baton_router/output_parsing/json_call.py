@@ -28,7 +28,8 @@ class JsonCall:
     Keys after the arguments may be any. Where a call breaks after its arguments began, they end there.
 
     Args:
-        is_marked: it stands between marks, so its arguments may be missing, null, or JSON within a string.
+        is_marked: it stands between marks, so its arguments may be missing, null, or JSON (or nothing)
+            within a string.
     """
 
     def __init__(self, out: DeltaWriter, *, is_marked: bool = False) -> None:
@@ -104,7 +105,7 @@ class JsonCall:
     def _end_part(self, value: str) -> None:
         if self._key == "name":
             self._name = json.loads(value)
-        elif self._key in _ARGUMENTS and value != "null":
+        elif self._key in _ARGUMENTS and value not in ("null", '""'):
             self._early_arguments = _object(json.loads(value).strip() if value[0] == '"' else value)
             self.is_broken = not self._early_arguments
         if self._name and self._early_arguments and not self.is_broken:

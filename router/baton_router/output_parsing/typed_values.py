@@ -20,8 +20,10 @@ def schema_types(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
 def typed_json(text: str, types: frozenset[str]) -> str:
     """Return `text` as JSON of one of `types`; as a string if it is of none of them or none is given.
 
-    JSON and Python's notation are understood, so both `true` and `True` are a boolean.
+    JSON and Python's notation are understood, and booleans in any case.
     """
+    if "boolean" in types and (word := text.strip().lower()) in ("true", "false"):
+        return word
     if types - {"string"}:
         for read in (json.loads, read_literal):
             try:

@@ -93,6 +93,7 @@ def test_the_name_may_follow_the_arguments_and_other_keys_may_stand_beside_them(
         ('{"parameters": null , "name": "f", "type": "function"}', "{}"),
         ('{"name": "f", "arguments": "{\\"a\\": \\"\\\\u00e9\\"}"}', '{"a": "\\u00e9"}'),
         ('{"arguments": " {} ", "name": "f"}', "{}"),
+        ('{"name": "f", "arguments": ""}', "{}"),
     ],
 )
 def test_a_hermes_call_may_have_no_arguments_or_a_text_of_them(call: str, arguments: str) -> None:

@@ -44,6 +44,7 @@ def test_a_qwen3_coder_call_becomes_json(name: str) -> None:
         ("ratio", "NaN", "NaN"),
         ("flag", "true", True),
         ("flag", "False", False),
+        ("flag", "TRUE", True),
         ("items", '[1, {"a": "b"}]', [1, {"a": "b"}]),
         ("items", "[1, ('a', None)]", [1, ["a", None]]),
         ("items", "[" * 100_000, "[" * 100_000),
