@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from baton_core.errors import InvalidRequestError
 from baton_core.requests.guidance_source import guidance_source, plain_reason
 from baton_core.requests.schema_features import unkept_by_guidance
 from baton_core.requests.structured_outputs import StructuredOutputsParams
