@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
-from math import ceil, floor, inf, trunc
+from math import ceil, floor, inf, nextafter, trunc
 from typing import Any, Final
 
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 INT64_END: Final = 2**63
 XGRAMMAR_DECIMALS: Final = 6
 """As many as xgrammar writes of a number with bounds."""
+_FLOAT_END: Final = 2**53
+"""Where floats begin to leave out integers."""
 _GUIDANCE_END: Final = INT64_END - 1024
 """The greatest bound that is a 64-bit float and within 64 bits, as llguidance reads bounds."""
 
@@ -20,7 +22,7 @@ def number_bounds(schema: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """The keywords of a schema that are finite bounds, each with its value."""
     for name in BOUNDS:
         value = schema.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != inf:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf:
             yield name, value
 
 
@@ -55,15 +57,19 @@ def has_short_number(schema: dict[str, Any]) -> bool:
 
 
 def narrow_to_guidance(schema: dict[str, Any]) -> None:
-    """Replace bounds that are wider than llguidance can read, by the widest that it can.
+    """Replace bounds that llguidance cannot hold, by the nearest within them that it can.
 
     Raises:
-        ValueError: `const` or `enum` has a number that its process would not survive.
+        ValueError: `const` or `enum` has an integer that its process would not survive.
     """
     for value in listed_numbers(schema):
-        if value < -_GUIDANCE_END:
-            raise ValueError(f"{value!r} in 'const' or 'enum', where the least number is {-_GUIDANCE_END}")
-    schema.update({name: _narrowed(name, value) for name, value in number_bounds(schema)})
+        if isinstance(value, int) and is_int64(value) and value < -_GUIDANCE_END:
+            raise ValueError(f"{value} in 'const' or 'enum', where the least integer is {-_GUIDANCE_END}")
+    bounds = dict(number_bounds(schema))
+    narrowed = {name: _narrowed(name, value) for name, value in bounds.items()}
+    if not _has_range(narrowed):  # xgrammar may keep to it
+        narrowed = {name: _clamped(name, value) for name, value in bounds.items()}
+    schema.update(narrowed)
 
 
 def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
@@ -76,10 +82,12 @@ def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
         if isinstance(value, int) and not (is_int64(value) and value in (float(value), INT64_END - 1)):
             return f"the integer {value}, which is not one of 64 bits that a float holds exactly,"
     bounds = [list(number_bounds(schema)) for schema in schemas]
-    for name, value in chain.from_iterable(bounds):
-        narrowed = _narrowed(name, value)
-        if abs(narrowed) > _GUIDANCE_END or narrowed != float(narrowed):
-            return f"{name!r} of {value!r}, which is beyond what a float holds exactly,"
+    for schema in schemas:
+        narrowed = {name: _narrowed(name, value) for name, value in number_bounds(schema)}
+        end = _GUIDANCE_END if _has_range(narrowed) else _FLOAT_END
+        for name, value in narrowed.items():
+            if abs(value) > end:
+                return f"{name!r} of {schema[name]!r}, which is beyond what a float holds exactly,"
     if any(map(_combines_bounds, schemas)):
         bounds = [list(chain.from_iterable(bounds))]
     for name, value in chain.from_iterable(map(_allowed_exclusives, bounds)):
@@ -87,8 +95,26 @@ def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
     return None
 
 
+def _clamped(name: str, value: float) -> float:
+    return max(value, -_GUIDANCE_END) if _is_low(name) else min(value, _GUIDANCE_END)
+
+
 def _narrowed(name: str, value: float) -> float:
-    return max(value, -_GUIDANCE_END) if "inimum" in name else min(value, _GUIDANCE_END)
+    """A bound; from `_FLOAT_END` on the next float within it, for llguidance reads and writes roughly."""
+    value = _clamped(name, value)
+    if not _FLOAT_END <= abs(value) <= _GUIDANCE_END:
+        return value
+    return int(nextafter(float(value), inf if _is_low(name) else -inf))
+
+
+def _has_range(bounds: dict[str, float]) -> bool:
+    least = max((value for name, value in bounds.items() if _is_low(name)), default=-inf)
+    most = min((value for name, value in bounds.items() if not _is_low(name)), default=inf)
+    return least <= most
+
+
+def _is_low(name: str) -> bool:
+    return name.endswith("inimum")
 
 
 def _combines_bounds(schema: dict[str, Any]) -> bool:

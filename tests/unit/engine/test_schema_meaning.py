@@ -153,6 +153,16 @@ def test_numbers_are_within_their_bounds(backend: str, low: str | None, high: st
         ({"type": "number", "minimum": 1e-7, "maximum": 2e-7}, "0.00000015", "0.0000003"),
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, "-9007199254740993", "1e3"),
         ({"const": 1234567890123456789}, "1234567890123456789", "1234567890123456768"),
+        (
+            {"allOf": [{"type": "integer", "maximum": 10**18 - 1}]},
+            "999999999999999000",
+            "1000000000000000000",
+        ),
+        (
+            {"allOf": [{"type": "integer", "exclusiveMaximum": 2**53 + 4}]},
+            "9007199254740992",
+            "9007199254740996",
+        ),
     ],
 )
 def test_numbers_of_many_digits_are_written_in_full(schema: dict[str, Any], good: str, bad: str) -> None:

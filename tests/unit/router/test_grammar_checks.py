@@ -37,6 +37,7 @@ GOOD: Final[tuple[dict[str, Any], ...]] = (
     {"json": {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}}},
     {"json": {"type": "number", "minimum": -3.4e38, "maximum": 1e308}},
     {"json": {"oneOf": [{"const": 1, "title": "a"}, {"const": 2}]}},
+    {"json": {"enum": [-1e30, 0]}},
     {"json": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}},
     {"structural_tag": {"format": {"type": "dispatch", "rules": [["a", {"type": "token", "token": "b"}]]}}},
 )
@@ -51,7 +52,7 @@ WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"json": '{"x-guidance": {"lenient": true}}'}, "x-guidance"),
     ({"json": '{"const": "\\ud800"}'}, "UTF-8"),
     ({"json": '{"oneOf": [{"type": "string"}, {"const": "a"}]}'}, "oneOf constraints are not supported.; 1"),
-    ({"json": '{"const": -9223372036854775808}'}, "the least number is -9223372036854774784"),
+    ({"json": '{"const": -9223372036854775808}'}, "the least integer is -9223372036854774784"),
     ({"json": '{"items":' * 80 + "{}" + "}" * 80}, "at most 64 levels"),
     ({"json": "[" * 60_000}, "JSON"),
     ({"json": {"properties": {f"p{index}": {} for index in range(300)}}}, "at most 256 keys"),
