@@ -166,6 +166,11 @@ def test_an_unknown_flag_with_spaces_is_no_prompt_and_no_model(
     assert said in capsys.readouterr().err
 
 
+def test_a_batch_takes_flags_of_its_server_with_spaces_too() -> None:
+    assert parse(["run-batch", "--hf-overrides.a", "1"]).serve_words == ['--hf-overrides={"a": 1}']
+    assert parse(["run-batch", "--chat-template=a b"]).serve_words == ["--chat-template=a b"]
+
+
 def test_a_prompt_may_begin_with_dashes() -> None:
     for prompt in ("--x y", "-- a=b c"):
         assert parse(["complete", prompt]).prompt == [prompt]
