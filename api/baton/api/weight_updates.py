@@ -98,7 +98,8 @@ class _TensorFolder:
         _delete_abandoned()
         made = tempfile.mkdtemp(prefix=f".{_PREFIX}")
         descriptor = os.open(made, os.O_DIRECTORY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # NFS locks no folders, so that others cannot lock and delete this one either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         self.path = made.replace(f".{_PREFIX}", _PREFIX)
         os.rename(made, self.path)  # it is locked when others can find it
         self._file_of: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import tempfile
@@ -43,6 +45,19 @@ def test_a_forked_process_that_ends_leaves_its_parents_tensors(temporary: Path) 
     assert in_fork(forget) == 0
     assert (Path(folder.path) / "model.safetensors.index.json").exists()
     folder = None
+    assert not list(temporary.iterdir())
+
+
+def test_where_folders_cannot_be_locked_each_process_deletes_its_own(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "as NFS says of folders")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    folders = [_TensorFolder(), _TensorFolder()]
+    assert {path.name for path in temporary.iterdir()} == {Path(folder.path).name for folder in folders}
+    folders.clear()
     assert not list(temporary.iterdir())
 
 
