@@ -222,12 +222,13 @@ def _shape(name: str, config: _Config) -> ModelShape:
     if config.num_experts <= 1:
         return shape
     mlp_size = config.moe_intermediate_size or config.intermediate_size
+    num_dense_layers = config.first_k_dense_replace or len(config.mlp_only_layers)
     return replace(
         shape,
         mlp_size=mlp_size,
         num_experts=config.num_experts,
         num_active_experts=min(config.num_experts, config.num_experts_per_tok),
         shared_mlp_size=config.shared_expert_intermediate_size or config.num_shared_experts * mlp_size,
-        num_dense_layers=config.first_k_dense_replace or len(config.mlp_only_layers),
+        num_dense_layers=min(num_dense_layers, config.num_hidden_layers),
         dense_mlp_size=config.intermediate_size,
     )

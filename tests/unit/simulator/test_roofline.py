@@ -202,6 +202,13 @@ def test_the_experts_of_every_family_are_counted(tmp_path: Path) -> None:
     }
 
 
+def test_layers_without_experts_are_no_more_than_the_layers(tmp_path: Path) -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 5}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes(2, 64, 4, 2, 128, 1000), **experts}))
+    shape = read_shape(str(tmp_path))
+    assert shape.layer_weights(8) == 2 * (shape.attention_weights + 3 * 64 * 128)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
