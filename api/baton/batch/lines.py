@@ -47,9 +47,10 @@ def file_of(name: str, copy: Path) -> Path:
     Raises:
         InvalidConfigError: it cannot be read.
     """
-    if (path := Path(name)).is_file():
-        return path
+    path = Path(name)
     try:
+        if path.is_file():
+            return path
         with path.open("rb") as source, copy.open("wb") as target:
             shutil.copyfileobj(source, target)
     except OSError as error:

@@ -96,11 +96,11 @@ async def _run(args: argparse.Namespace, serve_args: argparse.Namespace | None) 
 def _partial_path(args: argparse.Namespace, digest: str) -> Path:
     """The file of results so far: beside the output, of one input alone."""
     given = Path(args.output_file)
-    if given.exists() and not given.is_file():
+    if os.path.exists(given) and not os.path.isfile(given):
         raise InvalidConfigError(f"--output-file is {args.output_file!r}; allowed: a file, or a new name")
     output = given if is_url(args.output_file) else _target_of(given)
     folder = Path(args.output_tmp_dir) if is_url(args.output_file) else output.parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         name = "--output-tmp-dir" if is_url(args.output_file) else "--output-file"
         value = args.output_tmp_dir if is_url(args.output_file) else args.output_file
         raise InvalidConfigError(f"{name} is {value!r}; allowed: in a folder that is there")

@@ -279,6 +279,8 @@ def test_an_input_that_loses_lines_leaves_the_output_as_it_was(
         (["-i", "in"], "--output-file is not given; allowed: a path or a URL"),
         (["-i", "in", "-o", "x/out"], "--output-file is 'x/out'; allowed: in a folder that is there"),
         (["-i", "in", "-o", "pipe"], "--output-file is 'pipe'; allowed: a file, or a new name"),
+        (["-i", "in", "-o", "o" * 300], "allowed: in a folder to write to (File name too long)"),
+        (["-i", "i" * 300, "-o", "out"], "allowed: a file of requests (File name too long)"),
         (["-i", "none", "-o", "out"], "--input-file is 'none'; allowed: a file of requests"),
         (["-i", "in", "-o", "out", "--url", "http://h", "-tp", "2"], "--tensor-parallel-size is given with"),
         (["-i", "in", "-o", "out", "--uds", "/tmp/a"], "--uds is '/tmp/a'; allowed: none where"),
