@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorLoad, Inbox
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import ask_workers, serve_adapter
+from baton.executors.operator_client import AdapterServing, ask_workers
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
@@ -35,6 +36,7 @@ class AsyncSpawnedExecutor:
             RequestError: it did not become ready.
         """
         self._process = ServingProcess(args)
+        self._adapters = AdapterServing(self._process)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, tuple[asyncio.Task[None], Inbox]] = {}
@@ -95,13 +97,14 @@ class AsyncSpawnedExecutor:
         self._process.close()
 
     async def _read(self, request: pb.GenerateRequest, adapter: Adapter | None, inbox: Inbox) -> None:
+        asked_s = time.monotonic()
         try:
             try:
                 await self._read_events(request, inbox)
             except grpc.RpcError as error:
                 if adapter is None or error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
-                await asyncio.to_thread(serve_adapter, self._process, adapter)
+                await asyncio.to_thread(self._adapters.serve, adapter, asked_s)
                 await self._read_events(request, inbox)
         except grpc.RpcError as error:
             inbox.put((request_error(error),))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -70,20 +72,32 @@ def ask_workers(process: ServingProcess, command: Control, *, has_open_requests:
     return answers
 
 
-def serve_adapter(process: ServingProcess, adapter: Adapter) -> None:
-    """Have the router serve an adapter under its digest.
+class AdapterServing:
+    """Has the router of a process serve adapters, one at a time. Any thread may call it."""
 
-    Raises:
-        BatonError: the folder cannot be used, does not fit the model, or has changed since it was read.
-    """
-    argument = {"lora_name": adapter.digest, "lora_path": adapter.path, "digest": adapter.digest}
-    argument_json = json.dumps(argument)
-    request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)
-    with process.access.open_channel(process.address) as channel:
-        try:
-            OperatorStub(channel).Control(request, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
-        except grpc.RpcError as error:
-            raise request_error(error) from None
+    def __init__(self, process: ServingProcess) -> None:
+        self._process = process
+        self._lock = threading.Lock()
+        self._served_s: dict[str, float] = {}
+        """The monotonic times at which the router began to serve adapters, by digest."""
+
+    def serve(self, adapter: Adapter, asked_s: float) -> None:
+        """Have the router serve an adapter under its digest, unless it has begun to since `asked_s`.
+
+        Raises:
+            BatonError: the folder cannot be used, does not fit the model, or has changed since it was read.
+        """
+        argument = {"lora_name": adapter.digest, "lora_path": adapter.path, "digest": adapter.digest}
+        argument_json = json.dumps(argument)
+        request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)
+        with self._lock, self._process.access.open_channel(self._process.address) as channel:
+            if self._served_s.get(adapter.digest, -math.inf) > asked_s:
+                return
+            try:
+                OperatorStub(channel).Control(request, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
+            except grpc.RpcError as error:
+                raise request_error(error) from None
+            self._served_s[adapter.digest] = time.monotonic()
 
 
 def _ask_until_settled(

@@ -28,7 +28,7 @@ LOCAL_FIELDS: Final = ("flat_logprobs", "output_kind")
 def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
     """Write a request that is checked; where it sets no `max_tokens`, as many as `max_model_len` leaves.
 
-    An adapter is asked for by its digest, as `serve_adapter` names it.
+    An adapter is asked for by its digest, as `AdapterServing` names it.
 
     Raises:
         InvalidRequestError: a logits processor is a function of this process.

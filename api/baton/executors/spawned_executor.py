@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +15,7 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import ask_workers, serve_adapter
+from baton.executors.operator_client import AdapterServing, ask_workers
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
@@ -41,6 +42,7 @@ class SpawnedExecutor:
             RequestError: it did not become ready.
         """
         self._process = ServingProcess(args)
+        self._adapters = AdapterServing(self._process)
         self._channel = self._process.access.open_channel(self._process.address)
         self._stub = BatonStub(self._channel)  # type: ignore[no-untyped-call]
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="generate")
@@ -112,13 +114,14 @@ class SpawnedExecutor:
         self._threads.shutdown(cancel_futures=True)
 
     def _read(self, call: _Call, adapter: Adapter | None) -> None:
+        asked_s = time.monotonic()
         try:
             try:
                 self._read_events(call)
             except grpc.RpcError as error:
                 if adapter is None or error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
-                serve_adapter(self._process, adapter)
+                self._adapters.serve(adapter, asked_s)
                 self._read_events(call)
         except grpc.RpcError as error:
             self._events.put((call, request_error(error)))

@@ -33,6 +33,7 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
     def __init__(self) -> None:
         self.served: set[str] = set()
         self.may_serve = True
+        self.num_asked = 0
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
         if request.model and request.model not in self.served:
@@ -40,6 +41,7 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
         yield pb.GenerateEvent(finished=pb.FinishedEvent(request_id=request.request_id))
 
     def Control(self, request: pb.ControlRequest, context: Any) -> pb.ControlResponse:  # noqa: N802
+        self.num_asked += 1
         if self.may_serve:
             self.served.add(json.loads(request.argument_json)["lora_name"])
         return pb.ControlResponse()
@@ -103,3 +105,15 @@ async def test_the_same_for_asynchronous_callers(router: Router) -> None:
             ends += await inbox.take()
     executor.close()
     check_ends(ends)
+
+
+def test_an_adapter_of_many_requests_is_served_once(router: Router) -> None:
+    executor = spawned_executor.SpawnedExecutor(EngineArgs())
+    for number in range(8):
+        executor.submit(spec(number))
+    ends: list[Any] = []
+    while len(ends) < 8:
+        ends += executor.step()
+    executor.close()
+    assert {type(end) for _, end in ends} == {Finished}
+    assert router.num_asked == 1
