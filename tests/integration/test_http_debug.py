@@ -143,8 +143,9 @@ async def test_a_key_sees_its_own_requests_and_an_operator_all() -> None:
                     assert error_of(foreign)[:2] == (404, "request_id")
                 listed = (await client.get("/debug/requests", headers=bearer(key))).json()["requests"]
                 assert len(listed) == (2 if sees_all else 1)
-            unknown = await client.get("/debug/requests/nobody", headers=bearer("ours"))
-            assert error_of(unknown)[:2] == (404, "request_id")
+            for name in ("nobody", "", "chatcmpl-"):
+                unknown = await client.get(f"/debug/requests/{name}", headers=bearer("ours"))
+                assert error_of(unknown)[:2] == (404, "request_id")
 
     await scenario(TENANTS, sees_all=False)
     operators = HttpSettings(api_keys=TENANTS.api_keys, enable_operator_routes=True)

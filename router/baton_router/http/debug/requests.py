@@ -89,8 +89,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None
     """Only the requests of this tenant; None is all."""
     limit: int = 0
-    name: str = ""
-    """Name of the one request; empty asks for the latest."""
+    name: str | None = None
+    """Name of the one request; None asks for the latest."""
 
 
 def answer_process(question: bytes, service: GenerationService, metrics: RouterMetrics) -> bytes:
@@ -99,7 +99,7 @@ def answer_process(question: bytes, service: GenerationService, metrics: RouterM
         return metrics.exposition(is_ready=service.is_ready).text()
     asked = msgspec.json.decode(question, type=Question)
     log, now = service.router.core.log, asyncio.get_running_loop().time()
-    if not asked.name:
+    if asked.name is None:
         seen = (record for record in log.recent() if _is_seen(record, asked.tenant))
         latest = [summary_of(now, record, metrics) for record in islice(seen, asked.limit)]
         return msgspec.json.encode(RequestList(requests=latest))
