@@ -185,10 +185,8 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
 
 def describe_worker(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
     """Return what clients learn of a worker."""
-    names = pb.ModelInfo.Worker.DESCRIPTOR.fields_by_name
-    known = {
-        name: getattr(of, name) for of in (info, load, load.rates) for name in names if hasattr(of, name)
-    }
+    names, facts = pb.ModelInfo.Worker.DESCRIPTOR.fields_by_name, (info, load, load.rates)
+    known = {name: getattr(next(one for one in facts if hasattr(one, name)), name) for name in names}
     return pb.ModelInfo.Worker(**(known | {"role": load.role or info.role}))
 
 
