@@ -188,15 +188,15 @@ def _wrapped(app: ASGIApp, name: str) -> ASGIApp:
         found = getattr(import_module(module), attribute)
     except Exception as error:  # a module may raise anything
         reason = f"{type(error).__name__}: {error}"
-        raise _refusal(name, f"which cannot be imported ({reason})") from error
+        raise _wrong_middleware(name, f"which cannot be imported ({reason})") from error
     if isinstance(found, type):
         make: Callable[[ASGIApp], ASGIApp] = found
         return make(app)
     if inspect.iscoroutinefunction(found):
         return BaseHTTPMiddleware(app, dispatch=found)
-    raise _refusal(name, f"which is a {type(found).__name__}")
+    raise _wrong_middleware(name, f"which is a {type(found).__name__}")
 
 
-def _refusal(name: str, what: str) -> InvalidConfigError:
+def _wrong_middleware(name: str, what: str) -> InvalidConfigError:
     allowed = "a class of ASGI middleware, or a coroutine function of request and next handler"
     return InvalidConfigError(f"--middleware is {name!r}, {what}; allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""Calls that the router makes itself, such as those for lines of batches: those of clients, unconnected."""
+"""Calls that the router makes itself, as clients do but without a connection; those for lines of batches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def call_route(
 
 
 class LineCalls:
-    """Answers requests for one router."""
+    """Answers the lines of batches as the routes answer calls of clients."""
 
     def __init__(self, state: AppState) -> None:
         routes = [route for route in ROUTES if route.batch_defaults is not None]
