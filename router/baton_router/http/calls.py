@@ -82,7 +82,7 @@ def _body_message(data: bytes, *, is_last: bool = False) -> Message:
 
 
 class Call(Generic[BodyT]):
-    """Reply once: with `reply`, `respond` or `stream`."""
+    """Reply once: with `reply`, `respond` or `stream`, or with what the handler returns."""
 
     body: BodyT
     """The decoded body, where the route takes one."""

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from baton_core.errors import InvalidRequestError
@@ -97,7 +98,7 @@ def _is_own(host: str, own_hosts: Collection[str]) -> bool:
 
 
 class Endpoint:
-    """Checks the key, reads the body, calls the route's handler, and turns errors into replies."""
+    """Checks the key, reads body and parameters, and replies with what the handler returns or raises."""
 
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
@@ -127,7 +128,7 @@ class Endpoint:
                 query = () if self._route.query is None else (read_query(call, self._route.query),)
                 if (reply := await self._route.handler(call, *query)) is not None:
                     call.room.release()  # the client may take its time with the reply
-                    await call.reply(reply)
+                    await (call.respond(reply) if isinstance(reply, Response) else call.reply(reply))
         except (ClientDisconnect, PickedError):
             return
         except RecursionError:

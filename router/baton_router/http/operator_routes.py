@@ -156,9 +156,9 @@ async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> CacheReset:
 
 @ROUTES.route("/reset_mm_cache", "resetMmCache", "Nothing: there is no cache of images, sound or video")
 @ROUTES.route("/reset_encoder_cache", "resetEncoderCache", "Nothing: there is no cache of encoders")
-async def reset_absent_cache(call: Call[None]) -> None:
+async def reset_absent_cache(call: Call[None]) -> Response:
     """Do nothing: models of text alone are served, so there is no cache of other inputs or of encoders."""
-    await call.respond(Response())
+    return Response()
 
 
 @ROUTES.route("/sleep", "sleep", "Give up the workers' memory")
@@ -203,15 +203,15 @@ async def undrain(call: Call[None], query: WorkerQuery) -> OpenWork:
 
 
 @ROUTES.route("/start_profile", "startProfile", "Begin a trace of what each worker computes")
-async def start_profile(call: Call[None]) -> None:
+async def start_profile(call: Call[None]) -> Response:
     await ask_workers(call, ControlAction.START_PROFILE)
-    await call.respond(Response())
+    return Response()
 
 
 @ROUTES.route("/stop_profile", "stopProfile", "End the traces and write them")
-async def stop_profile(call: Call[None]) -> None:
+async def stop_profile(call: Call[None]) -> Response:
     await ask_workers(call, ControlAction.STOP_PROFILE)
-    await call.respond(Response())
+    return Response()
 
 
 @ROUTES.route(
@@ -232,7 +232,7 @@ async def collective_rpc(call: Call[CollectiveRpcRequest]) -> CollectiveRpcReply
     "Load an adapter",
     example={"lora_name": "name", "lora_path": "/adapters/name"},
 )
-async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
+async def load_adapter(call: Call[LoadAdapterRequest]) -> Response:
     """Reply with plain text once the adapter can be asked for.
 
     Raises:
@@ -247,7 +247,7 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
                 )
     except RequestError as error:
         raise HttpError(STATUS[error.code].http, error.code, str(error), param="lora_path") from None
-    await call.respond(PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully."))
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 @ADAPTERS.route(
@@ -257,7 +257,7 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
     example={"lora_name": "name"},
     errors=(400, 404, 503, 504),
 )
-async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
+async def unload_adapter(call: Call[UnloadAdapterRequest]) -> Response:
     """Reply with plain text; requests that have begun go on.
 
     Raises:
@@ -271,7 +271,7 @@ async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
         if error.code is not ErrorCode.NOT_FOUND:
             raise
         raise HttpError(404, "model_not_found", str(error), param="lora_name") from None
-    await call.respond(PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully."))
+    return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
 async def _change(

@@ -24,27 +24,27 @@ _PART_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
 @ROUTES.route("/", "showChatPage", "A page to chat on")
-async def show_chat(call: Call[None]) -> None:
+async def show_chat(call: Call[None]) -> Response:
     """Serve the chat page, which needs no key: it shows nothing of the server and asks its user for one."""
-    await call.respond(_page("chat.html"))
+    return _page("chat.html")
 
 
 @ROUTES.route("/dashboard", "showDashboard", "A page that shows the cluster as it is now")
-async def show_dashboard(call: Call[None]) -> None:
+async def show_dashboard(call: Call[None]) -> Response:
     """Serve the dashboard, which needs no key either."""
-    await call.respond(_page("dashboard.html"))
+    return _page("dashboard.html")
 
 
 @ROUTES.route(DOCS, "showDocs", "A page that shows this description, and sends requests")
-async def show_docs(call: Call[None]) -> None:
+async def show_docs(call: Call[None]) -> Response:
     """Serve the page of the API, which needs no key: it reads `/openapi.json`, which does."""
-    await call.respond(_page("docs.html"))
+    return _page("docs.html")
 
 
 @ROUTES.route(
     "/pages/{name}", "getPagePart", "Styles and scripts of the pages", media_type="text/plain", errors=(404,)
 )
-async def show_part(call: Call[None]) -> None:
+async def show_part(call: Call[None]) -> Response:
     """Serve a style or script, which needs no key, like the pages.
 
     Raises:
@@ -54,7 +54,7 @@ async def show_part(call: Call[None]) -> None:
     parts = _parts()
     if name not in parts:
         raise HttpError(404, "unknown_route", f"name is {name!r}; allowed: {', '.join(parts)}", param="name")
-    await call.respond(parts[name])
+    return parts[name]
 
 
 @cache

@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
+from starlette.responses import Response
 
 from baton_router.http.errors import OPENAI, Dialect
 
@@ -56,7 +57,8 @@ class Route:
     """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
     summary: str
     handler: Callable[..., Awaitable[Any]]
-    """Gets the call, and its parameters as `query` if it takes some; returns a reply, or sends it itself."""
+    """Gets the call, and its parameters as `query` if it takes some. Returns the reply, or a whole response;
+    None where it has replied itself, as with a stream."""
     _: KW_ONLY
     tag: Tag
     method: str = "GET"
@@ -86,9 +88,9 @@ class Route:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union but None, or the one type that it is."""
+    """Return the types of a union, or the one type that it is, but None and whole responses."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return tuple(one for one in kinds if one is not NoneType)
+    return tuple(one for one in kinds if one not in (NoneType, Response))
 
 
 class Routes:
@@ -104,7 +106,7 @@ class Routes:
     def route(self, path: str, operation_id: str, summary: str, **own: Any) -> Callable[[HandlerT], HandlerT]:
         """Declare a route of the handler below, which says what the types of body, query and reply are.
 
-        A handler that replies itself returns nothing, and `reply` says what.
+        Where a handler returns a `Response`, or replies itself, `reply` says what.
         """
 
         def declare(handler: HandlerT) -> HandlerT:

@@ -105,7 +105,7 @@ class Load(msgspec.Struct, kw_only=True):
 @_health("/ready", "getReady", "Whether a prompt can be served now, as probes ask")
 @_health("/ping", "ping", "The same as /health")
 @_health("/ping", "postPing", "The same as GET /ping", method="POST")
-async def health(call: Call[None]) -> None:
+async def health(call: Call[None]) -> Response:
     """Reply with 200 when a prompt can be served now, else with 503 and the reason.
 
     Broken pairs of workers and workers that are there no longer are listed too.
@@ -116,7 +116,7 @@ async def health(call: Call[None]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     headers = {"retry-after": str(RETRY_AFTER_S)} if why_not else None
     status = 503 if why_not else 200
-    await call.respond(Response(text, status, headers, "text/plain") if text else Response())
+    return Response(text, status, headers, "text/plain") if text else Response()
 
 
 @ROUTES.route(
@@ -125,9 +125,9 @@ async def health(call: Call[None]) -> None:
     "Whether the process answers: 200 while it drains or waits for workers, too",
     needs_key=False,
 )
-async def live(call: Call[None]) -> None:
+async def live(call: Call[None]) -> Response:
     """Reply with 200: the loop answers, so a restart would help nobody."""
-    await call.respond(Response())
+    return Response()
 
 
 @ROUTES.route("/version", "getVersion", "Baton's version")
@@ -139,14 +139,15 @@ async def show_version(call: Call[None]) -> Version:
     "/tokenizer_info",
     "getTokenizerInfo",
     "The tokenizer's configuration and the chat template",
+    reply=None,
     media_type="application/json",
 )
-async def tokenizer_info(call: Call[None]) -> None:
+async def tokenizer_info(call: Call[None]) -> dict[str, Any]:
     """Reply with the tokenizer's configuration, and with the chat template in force."""
     service = call.state.service
     path = service.model.tokenizer_path / "tokenizer_config.json"
     config = await asyncio.to_thread(read_json, path, is_optional=True)
-    await call.reply({**config, "chat_template": service.tokenizer.chat_template})
+    return {**config, "chat_template": service.tokenizer.chat_template}
 
 
 @ROUTES.route("/load", "getLoad", "Calls that are open")
@@ -155,11 +156,11 @@ async def load(call: Call[None]) -> Load:
 
 
 @ROUTES.route(METRICS_PATH, "getMetrics", "Metrics for Prometheus", media_type="text/plain")
-async def metrics(call: Call[None]) -> None:
+async def metrics(call: Call[None]) -> Response:
     state = call.state
     if state.ask_processes is not None:
         pages = await state.ask_processes(METRICS)
         page: str | bytes = merge_pages({index: page.decode() for index, page in pages.items()})
     else:
         page = state.metrics.exposition(is_ready=state.service.is_ready).text()
-    await call.respond(Response(page, media_type=CONTENT_TYPE))
+    return Response(page, media_type=CONTENT_TYPE)

@@ -38,10 +38,9 @@ _FIELDS: Final = ("file", "purpose", "expires_after[anchor]", "expires_after[sec
     "Upload the requests of a batch",
     method="POST",
     multipart=UploadRequest,
-    reply=FileObject,
     errors=(507,),
 )
-async def create_file(call: Call[None]) -> None:
+async def create_file(call: Call[None]) -> FileObject:
     """Keep a file that comes as a form.
 
     Raises:
@@ -59,11 +58,10 @@ async def create_file(call: Call[None]) -> None:
         try:
             with on_disk("file", param="file"):
                 async with files.begin(call.tenant) as upload:
-                    file = await _Form(call, upload).read(reader)
+                    return await _Form(call, upload).read(reader)
         except InvalidRequestError:
             await call.drop_pieces()
             raise
-        await call.reply(file)
 
 
 class _Form:

@@ -96,7 +96,7 @@ class ClassifyReply(ListReply, kw_only=True):
     batch_defaults={"priority": BATCH_PRIORITY},
     example={"input": "The os module"},
 )
-async def embed(call: Call[EmbeddingRequest]) -> EmbeddingReply | None:
+async def embed(call: Call[EmbeddingRequest]) -> EmbeddingReply | Response:
     """Reply with the embedding of each prompt.
 
     Raises:
@@ -113,15 +113,14 @@ async def embed(call: Call[EmbeddingRequest]) -> EmbeddingReply | None:
     prompts = await call.read(read_prompts, body)
     results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
     if body.encoding_format in ("bytes", "bytes_only"):
-        await _reply_bytes(call, body, results, ends, "embd")
-        return None
+        return await _bytes_response(call, body, results, ends, "embd")
     written = await _written(call, body, results)
     items = (EmbeddingItem(index=index, embedding=one) for index, one in enumerate(written))
     return list_reply(EmbeddingReply, call, "embd", as_list(items, len(results)), ends)
 
 
 @ROUTES.route("/pooling", "pool", "Pool the hidden states of prompts", example={"input": "The os module"})
-async def pool_prompts(call: Call[PoolingRequestBody]) -> PoolingReply | None:
+async def pool_prompts(call: Call[PoolingRequestBody]) -> PoolingReply | Response:
     """Reply with what is pooled of each prompt.
 
     Raises:
@@ -134,8 +133,7 @@ async def pool_prompts(call: Call[PoolingRequestBody]) -> PoolingReply | None:
     prompts = await call.read(read_prompts, body)
     results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
     if body.encoding_format in ("bytes", "bytes_only"):
-        await _reply_bytes(call, body, results, ends, "pool")
-        return None
+        return await _bytes_response(call, body, results, ends, "pool")
     written = await _written(call, body, results)
     items = (PooledItem(index=index, data=one) for index, one in enumerate(written))
     return list_reply(PoolingReply, call, "pool", as_list(items, len(results)), ends)
@@ -181,14 +179,14 @@ async def _beside_loop(
     return await call.state.service.run_in_thread(call.tenant, lambda: list(map(write, results)))
 
 
-async def _reply_bytes(
+async def _bytes_response(
     call: Call[Any],
     body: VectorFields,
     results: Sequence[PooledValues],
     ends: Sequence[Finished],
     kind: str,
-) -> None:
-    """Reply with the bytes of all results one after the other; a header tells of them, if it is wanted."""
+) -> Response:
+    """Return the bytes of all results one after the other; a header tells of them, if it is wanted."""
     dtype, endianness = body.embed_dtype or "float32", body.endianness or "little"
     parts = await _beside_loop(call, partial(bytes_of, dtype=dtype, endianness=endianness), results)
     headers = {}
@@ -206,4 +204,4 @@ async def _reply_bytes(
             "usage": usage_of_prompts(ends),
         }
         headers[METADATA_HEADER] = msgspec.json.encode(told).decode()
-    await call.respond(Response(b"".join(parts), headers=headers, media_type="application/octet-stream"))
+    return Response(b"".join(parts), headers=headers, media_type="application/octet-stream")

@@ -56,7 +56,7 @@ class _Named(msgspec.Struct):
     chunk=StreamEvent,
     dialect=RESPONSES,
 )
-async def show_response(call: Call[None], query: ResponseQuery) -> None:
+async def show_response(call: Call[None], query: ResponseQuery) -> HttpResponse | None:
     """Reply with a response, or with its events.
 
     Raises:
@@ -70,14 +70,14 @@ async def show_response(call: Call[None], query: ResponseQuery) -> None:
         raise InvalidRequestError("starting_after", after, allowed)
     stored = await _find(call)
     if not query.stream:
-        await _reply(call, stored.body)
-        return
+        return _json(stored.body)
     if not stored.has_events:
         allowed = "false, unless the response was made with background: true and stream: true"
         raise InvalidRequestError("stream", True, allowed)
     async with call.while_connected():
         events = follow_response(call.state.responses, _key(call), -1 if after is None else after)
         await call.stream(events)
+    return None
 
 
 @ROUTES.route(_PATH, "deleteResponse", "Forget a response", method="DELETE", errors=(404, 503))
@@ -96,7 +96,7 @@ async def delete_response(call: Call[None]) -> DeletedResponse:
     method="POST",
     reply=Response,
 )
-async def cancel_response(call: Call[None]) -> None:
+async def cancel_response(call: Call[None]) -> HttpResponse:
     """End a response that is made in the background; one that is over stays as it is.
 
     Raises:
@@ -111,7 +111,7 @@ async def cancel_response(call: Call[None]) -> None:
         response.status = "cancelled"
         await call.state.responses.finish(_key(call), msgspec.json.encode(response), response.status)
         stored = await _find(call)
-    await _reply(call, stored.body)
+    return _json(stored.body)
 
 
 @ROUTES.route(f"{_PATH}/input_items", "listInputItems", "The items of the conversation before a response")
@@ -138,5 +138,5 @@ async def _find(call: Call[None], *, with_items: bool = False) -> StoredResponse
     return await find_response(call.state.responses, _key(call), with_items=with_items)
 
 
-async def _reply(call: Call[None], body: bytes) -> None:
-    await call.respond(HttpResponse(body, media_type="application/json"))
+def _json(body: bytes) -> HttpResponse:
+    return HttpResponse(body, media_type="application/json")
