@@ -11,9 +11,6 @@ from typing import Any, Final, Literal
 
 import openai
 import pytest
-from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, ConfigDict
 
 from baton_router.text.model_folder import read_model_folder
@@ -82,11 +79,17 @@ def answer(client: openai.OpenAI) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(url: str) -> ChatOpenAI:
+def made(url: str) -> Callable[..., Any]:
+    """Make LangChain's model; not imported above, which takes seconds that other tests would wait for."""
+    chat_model = importlib.import_module("langchain_openai").ChatOpenAI
+    return partial(chat_model, model="tiny", base_url=url, api_key=KEY)
+
+
+@pytest.fixture(scope="module")
+def model(made: Callable[..., Any]) -> Any:
     """LangChain's; as short in its words as `SHORT`."""
     bias = {int(token_id): bias for token_id, bias in UNWANTED.items()}
-    fields: Any = {"temperature": 0, "max_tokens": 120, "logit_bias": bias}
-    return ChatOpenAI(model="tiny", base_url=url, api_key=KEY, max_retries=0, **fields)
+    return made(temperature=0, max_tokens=120, logit_bias=bias, max_retries=0)
 
 
 class TestOpenAI:
@@ -288,39 +291,34 @@ class TestOpenAI:
 
 
 class TestLangChain:
-    def test_plain_and_streamed_answers_are_the_same(self, url: str, answer: str) -> None:
-        model = ChatOpenAI(model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=12)
+    def test_plain_and_streamed_answers_are_the_same(self, made: Callable[..., Any], answer: str) -> None:
+        model = made(temperature=0, max_tokens=12)
         message = model.invoke(QUESTION)
         assert message.content == answer
         assert message.usage_metadata is not None
         assert message.usage_metadata["output_tokens"] <= 12
         assert "".join(str(chunk.content) for chunk in model.stream(QUESTION)) == answer
 
-    def test_responses_are_what_chats_are(self, url: str, answer: str) -> None:
-        model = ChatOpenAI(
-            model="tiny",
-            base_url=url,
-            api_key=KEY,
-            temperature=0,
-            max_tokens=12,
-            use_responses_api=True,
-            use_previous_response_id=True,
-        )
+    def test_responses_are_what_chats_are(self, made: Callable[..., Any], answer: str) -> None:
+        options = {"use_responses_api": True, "use_previous_response_id": True}
+        model = made(temperature=0, max_tokens=12, **options)
         message = model.invoke(QUESTION)
         assert message.text == answer
         assert "".join(chunk.text for chunk in model.stream(QUESTION)) == answer
-        follow = model.invoke([HumanMessage(QUESTION), message, HumanMessage(QUESTION)])
+        follow = model.invoke([("human", QUESTION), message, ("human", QUESTION)])
         usages = [each.usage_metadata for each in (message, follow)]
         assert usages[0] is not None
         assert usages[1] is not None
         assert usages[1]["input_tokens"] > usages[0]["input_tokens"] * 2
 
     @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
-    def test_structured_output_is_an_object(self, model: ChatOpenAI, method: Any) -> None:
+    def test_structured_output_is_an_object(self, model: Any, method: Any) -> None:
         verdict = model.with_structured_output(Verdict, method=method).invoke(QUESTION)
         assert isinstance(verdict, Verdict)
 
-    def test_a_bound_tool_is_called_and_its_result_taken(self, model: ChatOpenAI) -> None:
+    def test_a_bound_tool_is_called_and_its_result_taken(self, model: Any) -> None:
+        from langchain_core.messages import AIMessage, ToolMessage
+
         bound = model.bind_tools([Verdict], tool_choice="any", parallel_tool_calls=False)
         message = bound.invoke(QUESTION)
         assert isinstance(message, AIMessage)
@@ -333,14 +331,16 @@ class TestLangChain:
         assert isinstance(total, AIMessage)
         assert [(c["name"], c["args"]) for c in total.tool_calls] == [(call["name"], call["args"])]
         result = ToolMessage("done", tool_call_id=call["id"])
-        assert model.invoke([HumanMessage(QUESTION), message, result]).response_metadata["finish_reason"]
+        assert model.invoke([("human", QUESTION), message, result]).response_metadata["finish_reason"]
 
-    def test_too_long_a_prompt_is_known_as_such(self, model: ChatOpenAI) -> None:
+    def test_too_long_a_prompt_is_known_as_such(self, model: Any) -> None:
+        from langchain_core.exceptions import ContextOverflowError
+
         with pytest.raises(ContextOverflowError, match="maximum context length"):
             model.invoke("a " * 5000)
 
-    def test_an_error_is_openais(self, url: str) -> None:
-        model = ChatOpenAI(model="tiny", base_url=url, api_key=KEY, max_retries=0, top_p=3)
+    def test_an_error_is_openais(self, made: Callable[..., Any]) -> None:
+        model = made(max_retries=0, top_p=3)
         with pytest.raises(openai.BadRequestError) as caught:
             model.invoke(QUESTION)
         assert caught.value.param == "top_p"

@@ -15,7 +15,6 @@ import cohere
 import httpx
 import openai
 import pytest
-from langchain_openai import OpenAIEmbeddings
 from transformers import BertConfig, BertModel
 
 from baton import LLM, EngineArgs
@@ -85,6 +84,8 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
 def test_openai_and_langchain_get_the_embeddings_of_one_process(
     served: Cluster, expected: list[list[float]]
 ) -> None:
+    from langchain_openai import OpenAIEmbeddings  # seconds that every process of the suite would take
+
     url = f"http://{served.http_address}/v1"
     with openai.OpenAI(base_url=url, api_key=KEY) as client:
         # By itself the client asks for base64. AnythingLLM's embedder sends lists of up to 500 texts.

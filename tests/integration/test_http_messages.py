@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
 import pytest
 
 from baton_router.process.http_settings import HttpSettings
@@ -32,15 +31,17 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 
 
 @asynccontextmanager
-async def messaging(text: str, **http: Any) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Chat]]:
+async def messaging(text: str, **http: Any) -> AsyncIterator[tuple[Any, Chat]]:
     """A router whose worker answers with `text`, and Anthropic's client of it."""
+    import anthropic  # seconds that every process of the suite would take
+
     async with chatting(text, **http) as chat:
         url = str(chat.client.base_url).rstrip("/")
         async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
             yield client, chat
 
 
-async def ask(client: anthropic.AsyncAnthropic, **fields: Any) -> Any:
+async def ask(client: Any, **fields: Any) -> Any:
     return await client.messages.create(**{"model": "tiny", "max_tokens": 200, "messages": HELLO, **fields})
 
 
@@ -188,9 +189,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
+    from anthropic import BadRequestError
+
     async with messaging("No.") as (client, chat):
         for fields, said in REFUSED:
-            with pytest.raises(anthropic.BadRequestError) as caught:
+            with pytest.raises(BadRequestError) as caught:
                 await ask(client, **fields)
             body: Any = caught.value.body
             assert body["type"] == "error"
