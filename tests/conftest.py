@@ -13,8 +13,8 @@ import logging
 import os
 from collections.abc import Iterator
 
+import httpx
 import pytest
-from httpx._transports import default as transports
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -34,7 +34,8 @@ gc.disable()  # a fifth of the time in which tests are collected
 def _authorities() -> Iterator[None]:
     """Every client of httpx would read the certificates of all public authorities: 27 ms of CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transports, "create_ssl_context", functools.cache(transports.create_ssl_context))
+        shared = functools.cache(httpx.create_ssl_context)
+        patch.setattr("httpx._transports.default.create_ssl_context", shared)
         yield
 
 
