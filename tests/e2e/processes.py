@@ -187,12 +187,12 @@ def children_of(pid: int) -> dict[int, str]:
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if int(stat.read_text().rpartition(")")[2].split()[1]) != pid:
+                continue
             title = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
-        if parent == pid:
-            found[int(stat.parent.name)] = title
+        found[int(stat.parent.name)] = title
     return found
 
 
