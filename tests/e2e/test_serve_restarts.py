@@ -38,7 +38,7 @@ from tests.e2e.processes import (
 )
 from tests.tiers import exhaustive
 
-NUM_KILLS = 5
+NUM_KILLS = 4
 SEES_WITHIN_S = 60.0
 TWO_MIXED = ("--prefill-workers", "0", "--decode-workers", "0", "--mixed", "2", *NO_GRAMMARS)
 
