@@ -124,7 +124,7 @@ def expect(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[l
 
 
 def test_the_prompts_of_a_prefill_worker_that_dies_are_computed_elsewhere(trio: Cluster, llm: LLM) -> None:
-    prompts, params = [draw_prompt(1900, seed=number) for number in range(5)], greedy(4)
+    prompts, params = [draw_prompt(1200, seed=number) for number in range(3)], greedy(4)
     requests = [ask(prompt, params) for prompt in prompts]
     expected = expect(llm, prompts, params)
     (pid,) = trio.pids_of("baton prefill-worker")
