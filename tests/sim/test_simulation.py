@@ -20,7 +20,7 @@ from baton_simulator.simulation import simulate
 from baton_simulator.topology import parse_topology
 from tests.sim.mutations import MISTAKES, READS_WRONG, Mistake
 
-NUM_SEEDS = 400
+NUM_SEEDS = 200
 PER_TEST = 100
 ENDED_WITHIN_S = 2.0
 """Three tasks of 25 runs, which two processes still have then, take longer."""
