@@ -26,7 +26,7 @@ FLAGS = (
     *("--max-num-batched-tokens", "2", "--kv-cache-memory-bytes", str(2**24)),
 )
 """Long prompts take longer than from one heartbeat to the next, even on a fast machine; few fit at once."""
-LONG = 1200
+LONG = 800
 """Tokens of a prompt: hundreds of steps."""
 PARAMS = greedy(12)
 GIVEN_UP_WITHIN_S = 40.0
