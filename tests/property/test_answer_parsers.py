@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton_router.output_parsing.harmony import OpenAIToolParser
 from baton_router.output_parsing.json_scanner import JsonScanner
 from baton_router.output_parsing.output_parser import (
     OutputDelta,
@@ -53,6 +54,7 @@ PARSERS: dict[str, Callable[[], OutputParser]] = {
 WORDS = st.sampled_from(
     [
         *("<tool_call>", "</tool_call>", "<function=f>", "<parameter=n>", "<parameter=s>", "</parameter>"),
+        *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "analysis", " to=functions.f"),
         *("</function>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<think>", "</think>"),
         *('{"name": "f", "arguments": {"s": "x"}}', '{"name": "f", "parameters": {}}', '{"arguments":{}'),
         *('"name": "g"', '{"s": "a</tool_call>\\n"}', "[f(s='a', n=1), g()]", "[f(", "f", "g(n=[1])", "'''"),
@@ -108,10 +110,11 @@ def test_the_cuts_change_nothing(name: str, text: str, cuts: list[int]) -> None:
     assert parts(run(PARSERS[name](), list(text))) == whole
     if not any(part[0] == "call" for part in whole):
         content = "".join(part[-1] for part in whole)
-        assert content == text or (name == "required" and not content)
+        takes_marks_away = name == "openai" and "<|" in text
+        assert content == text or takes_marks_away or (name == "required" and not content)
 
 
-@pytest.mark.parametrize("name", ["deepseek_r1", "qwen3"])
+@pytest.mark.parametrize("name", ["deepseek_r1", "openai_gptoss", "qwen3"])
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 500), max_size=12), starts_inside=st.booleans())
 def test_the_cuts_change_nothing_after_reasoning(
     name: str, text: str, cuts: list[int], starts_inside: bool
@@ -128,10 +131,11 @@ def test_the_cuts_change_nothing_after_reasoning(
 @given(text=TEXTS)
 def test_no_more_than_a_marker_is_read_twice(name: str, text: str) -> None:
     parser = PARSERS[name]()
-    assert isinstance(parser, ToolParser)
+    assert isinstance(parser, ToolParser | OpenAIToolParser)
     for character in text:
         parser.push(character)
-        assert len(parser._held) < MAX_MARKER + 2
+        held = parser._held if isinstance(parser, ToolParser) else parser._messages._held
+        assert len(held) < MAX_MARKER + 2
 
 
 def hermes(calls: list[tuple[str, Any]]) -> str:

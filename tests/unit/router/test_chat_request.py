@@ -126,7 +126,7 @@ def test_errors_have_the_names_that_the_client_used() -> None:
         ({"max_completion_tokens": 1}, "max_tokens", "max_completion_tokens"),
         ({"max_tokens": 1}, "max_tokens", "max_tokens"),
         (
-            {"response_format": {"type": "json_object"}},
+            {"response_format": {"type": "structural_tag", "structures": [], "triggers": []}},
             "structured_outputs.structural_tag",
             "response_format",
         ),

@@ -125,7 +125,9 @@ def test_a_parsers_class_has_its_markers() -> None:
 
 
 def test_an_unknown_parser_is_refused_with_the_names_of_all() -> None:
-    with pytest.raises(InvalidConfigError, match="--reasoning-parser is 'o1'; allowed: deepseek_r1, qwen3"):
+    with pytest.raises(
+        InvalidConfigError, match="--reasoning-parser is 'o1'; allowed: deepseek_r1, openai_gptoss, qwen3"
+    ):
         registry.find_reasoning_parser("o1")(PlainParser())
 
 
