@@ -19,8 +19,8 @@ from tests.packaging.installed import ROOT, SOURCES, Installed, make_environment
 SERVE_NEEDS = "httptools, huggingface-hub, jinja2 and 12 more packages: pip install 'baton[router,worker]'"
 ROUTER_NEEDS = "httptools, huggingface-hub, jinja2 and 5 more packages: pip install 'baton[router]'"
 WORKER_NEEDS = "huggingface-hub, llguidance, numpy and 8 more packages: pip install 'baton[worker]'"
-BENCH_NEEDS = "httptools, huggingface-hub, jinja2 and 7 more packages: pip install 'baton[bench]'"
-OFFLINE_NEEDS = "httptools, huggingface-hub, jinja2 and 13 more packages: pip install 'baton[bench,worker]'"
+BENCH_NEEDS = "httptools, huggingface-hub, jinja2 and 8 more packages: pip install 'baton[bench]'"
+OFFLINE_NEEDS = "httptools, huggingface-hub, jinja2 and 14 more packages: pip install 'baton[bench,worker]'"
 LACKING = {
     ("serve",): f"baton serve needs {SERVE_NEEDS}",
     ("serve", "org/model", "--mixed", "2"): f"baton serve needs {SERVE_NEEDS}",

@@ -110,7 +110,7 @@ def test_the_cuts_change_nothing(name: str, text: str, cuts: list[int]) -> None:
     assert parts(run(PARSERS[name](), list(text))) == whole
     if not any(part[0] == "call" for part in whole):
         content = "".join(part[-1] for part in whole)
-        takes_marks_away = name == "openai" and "<|" in text
+        takes_marks_away = name == "openai" and ("<|" in text or " to=functions." in text)
         assert content == text or takes_marks_away or (name == "required" and not content)
 
 

@@ -11,9 +11,9 @@ Source: OpenAI, "Harmony response format"; the names of the parsers are vLLM's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from baton_router.output_parsing.delta_writer import ChooseId, DeltaWriter, random_call_id
 from baton_router.output_parsing.json_scanner import JsonScanner
@@ -121,15 +121,9 @@ class GptOssReasoningParser(ReasoningParser):
     start_text: ClassVar[str] = "<|channel|>analysis<|message|>"
     end_text: ClassVar[str] = "<|end|><|start|>assistant<|channel|>final<|message|>"
 
-    def __init__(
-        self,
-        answer: OutputParser,
-        *,
-        starts_inside: bool = False,
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(answer, starts_inside=starts_inside, template_kwargs=template_kwargs)
-        self._messages = _Messages(_Message(is_analysis=True) if starts_inside else None)
+    def __init__(self, answer: OutputParser, **options: Any) -> None:
+        super().__init__(answer, **options)
+        self._messages = _Messages(_Message(is_analysis=True) if self._starts_inside else None)
 
     def push(self, text: str) -> list[OutputDelta]:
         return self._read(self._messages.push(text))
