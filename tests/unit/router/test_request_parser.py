@@ -131,6 +131,25 @@ async def test_every_other_protocol_is_declined_too(offer: bytes) -> None:
         assert paths == ["/offering", "/first", "/offering", "/last"]
 
 
+@pytest.mark.parametrize("split", [whole, head_first])
+@pytest.mark.parametrize(
+    ("version", "connection"),
+    [(b"1.0", b"upgrade"), (b"1.0", b"keep-alive, upgrade"), (b"1.1", b"close, upgrade")],
+)
+async def test_the_last_request_of_a_connection_may_offer_an_upgrade(
+    version: bytes, connection: bytes, split: Callable[[bytes], Iterator[bytes]]
+) -> None:
+    echo = Echo()
+    offer = b"Connection: %b\r\nUpgrade: h2c\r\n" % connection
+    async with serving(echo) as server, connected(server) as (reader, writer):
+        for part in split(post(offer=offer).replace(b"HTTP/1.1", b"HTTP/" + version, 1) + LAST):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        said = await rest_of(reader)
+        assert (re.findall(rb"HTTP/1.1 (\d+)", said), echo.seen) == ([b"200"], [("POST", "/first", SMUGGLED)])
+
+
 @pytest.mark.parametrize(
     "framing",
     [

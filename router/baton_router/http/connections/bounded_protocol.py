@@ -41,10 +41,8 @@ class RequestParser(httptools.HttpRequestParser):
     """
 
     def __init__(self, protocol: Any) -> None:
-        super().__init__(protocol)
         self._protocol = protocol
-        # More may follow a request that closes: it is not handled, and its bytes are no error.
-        self.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._begin()
 
     def feed_data(self, data: Any) -> None:
         """Parse `data`, calling back.
@@ -59,8 +57,15 @@ class RequestParser(httptools.HttpRequestParser):
                 if self.get_method() == b"CONNECT":
                     raise httptools.HttpParserInvalidMethodError("CONNECT") from None
                 data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                self._begin()  # else it drops all that follows a request that closes, as this may be
             else:
                 return
+
+    def _begin(self) -> None:
+        """Expect the first request of a connection."""
+        super().__init__(self._protocol)
+        # More may follow a request that closes: it is not handled, and its bytes are no error.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _head_without_upgrade(self) -> bytes:
         lines = [b"%b %b HTTP/%b" % (self.get_method(), self._protocol.url, self.get_http_version().encode())]
