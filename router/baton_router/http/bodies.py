@@ -58,7 +58,8 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
                 return await _read(receive, max_bytes, room)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
-    await drop_body(receive)
+    if headers.get("expect", "").lower() != "100-continue":  # its client would be asked for the body
+        await drop_body(receive)
     raise too_large(max_bytes)
 
 

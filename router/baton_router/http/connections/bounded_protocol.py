@@ -123,6 +123,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answered = cycle
         if cycle.scope["http_version"] != "1.1":
             app = _until_close(cycle, app)
+        if cycle.waiting_for_100_continue:
+            app = _closing_unasked(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     @property
@@ -274,5 +276,23 @@ def _until_close(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
             await send(message)
 
         await app(scope, receive, send_plain)
+
+    return answer
+
+
+def _closing_unasked(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+    """Return `app` for one request whose client waits to be asked for the body (`Expect: 100-continue`).
+
+    Where the final response comes first, nobody can tell whether the body still follows: the connection ends.
+    Source: RFC 9110, 10.1.1.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_final(message: Message) -> None:
+            if cycle.waiting_for_100_continue and cycle.more_body:
+                cycle.keep_alive = False
+            await send(message)
+
+        await app(scope, receive, send_final)
 
     return answer
