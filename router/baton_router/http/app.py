@@ -80,7 +80,7 @@ def make_app(state: AppState) -> ASGIApp:
             allow_headers=settings.allowed_headers,
             expose_headers=(
                 *(REQUEST_ID_HEADER, ANTHROPIC.request_id_header),
-                *(TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
+                *(TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER, "retry-after"),
             ),
         )
     for name in reversed(settings.middleware):  # the first one is the outermost
