@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from itertools import chain
 from typing import Any
 
 import httpx
+import pytest
 
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import Generate
 from baton_core.sessions.worker_info import Role
+from baton_router.text.large_texts import LARGE, LargeTexts
 from tests.integration.http_router import chunks_of, client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, TOKENIZER, serving
 from tests.integration.scripted_worker import ScriptedWorker
@@ -303,3 +307,22 @@ async def test_log_probabilities_are_told_of_prompt_and_answer() -> None:
         assert [entry["token"] for entry in content["content"]] == [
             f"token_id:{token_id}" for token_id in ids[len(prompt_ids) :][:4]
         ]
+
+
+async def test_texts_whose_clients_are_gone_hold_up_no_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def encode(*text: object, **options: object) -> tuple[int, ...]:
+        begun.release()
+        gate.wait(20.0)
+        return (1,)
+
+    monkeypatch.setattr(LargeTexts, "encode", encode)
+    async with http_cluster(two_answers()) as client:
+        asking = [asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "a" * LARGE})) for _ in "123"]
+        for _ in "12":  # as many as one tenant may have at a time
+            await asyncio.to_thread(begun.acquire)
+        for task in asking:
+            task.cancel()
+        await complete(client, user="a" * 2**17)
+        gate.set()

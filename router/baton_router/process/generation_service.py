@@ -244,13 +244,13 @@ class GenerationService:
     async def run_in_thread(
         self, tenant: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a long function in a tokenizing thread, in a turn of the tenant.
+        """Run a function of a large body or answer in a thread, in a turn of the tenant.
 
         Raises:
             RequestError: OVERLOADED, or what `function` raises.
         """
         async with ends_within(self.timeout_s):
-            return await self._threads.run(tenant, Lane.LONG, function, *args, **kwargs)
+            return await self._threads.run(tenant, Lane.BODY, function, *args, **kwargs)
 
     async def tokenize(
         self,

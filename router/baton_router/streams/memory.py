@@ -139,7 +139,7 @@ LARGE_BYTES: Final = 2**16
 MAX_READ_BYTES: Final = 2**28
 """Bytes of all large bodies that are being read or wait to be decoded."""
 MAX_DECODED: Final = NUM_THREADS
-"""Large bodies that are decoded at a time: there are as many threads for long work."""
+"""Large bodies that are decoded at a time: there are as many threads that read them."""
 WAIT_S: Final = 30.0
 """Longest wait for a turn to decode."""
 

@@ -1,4 +1,4 @@
-"""A few threads beside the router's loop for what takes too long on it: tokenizing and its reverse."""
+"""A few threads beside the router's loop for long work: tokenizing, its reverse, and large bodies."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Lane(Enum):
     """The same and the check of a grammar, which may take its whole time limit."""
     LONG = auto()
     """Large texts, and chat templates that came with the request."""
+    BODY = auto()
+    """Large bodies and answers, which take up to a second to read or make."""
 
 
 class TokenizingThreads:
