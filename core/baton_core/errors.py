@@ -131,10 +131,14 @@ class UnprocessableRequestError(InvalidRequestError):
 class ContextLengthError(InvalidRequestError):
     """A prompt that the model's context does not hold; it may have 1 to `most` tokens."""
 
-    def __init__(self, field: str, num_tokens: int, most: int, max_model_len: int) -> None:
+    def __init__(
+        self, field: str, num_tokens: int, most: int, max_model_len: int, *, is_least: bool = False
+    ) -> None:
+        """`is_least`: the prompt has `num_tokens` and more; the rest was not counted."""
         # Clients such as LiteLLM know the error by these words.
         words = f"this model's maximum context length is {max_model_len} tokens"
-        super().__init__(field, f"{num_tokens} tokens", f"1 to {most} tokens: {words}")
+        given = f"{'at least ' if is_least else ''}{num_tokens} tokens"
+        super().__init__(field, given, f"1 to {most} tokens: {words}")
 
 
 class OverloadedError(BatonError):

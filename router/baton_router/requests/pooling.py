@@ -16,6 +16,7 @@ from baton_core.worker.step_plan import PooledValues
 from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest, PoolingRequest
 from baton_router.text.chat_template import Conversation
+from baton_router.text.large_texts import TooManyTokensError
 from baton_router.text.prompts import TextPair, TokenIds
 from baton_router.text.tokenization import PooledPrompt, Tokenizer
 
@@ -39,7 +40,12 @@ def read_pooled_prompt(
     if pooling.truncation_side not in SIDES:
         raise InvalidRequestError("truncation_side", pooling.truncation_side, " or ".join(SIDES))
     limit = _limit(request.truncate_prompt_tokens, max_model_len)
-    prompt = _encode(request, pooling, tokenizer, limit if pooling.is_cut else None)
+    try:
+        prompt = _encode(request, pooling, tokenizer, limit if pooling.is_cut else None, max_model_len)
+    except TooManyTokensError as error:
+        raise ContextLengthError(
+            request.prompt_field, error.num_tokens, max_model_len, max_model_len, is_least=True
+        ) from None
     has_types = model is None or model.has_token_types
     spec = PoolingSpec(
         task=pooling.task,
@@ -63,7 +69,7 @@ def _limit(value: int | None, max_model_len: int) -> int | None:
 
 
 def _encode(
-    request: GenerationRequest, pooling: PoolingRequest, tokenizer: Tokenizer, limit: int | None
+    request: GenerationRequest, pooling: PoolingRequest, tokenizer: Tokenizer, limit: int | None, most: int
 ) -> PooledPrompt:
     cuts_left = pooling.truncation_side == "left"
     match request.prompt:
@@ -82,6 +88,7 @@ def _encode(
         texts,
         add_special_tokens=adds_special,
         limit=limit,
+        most=most,
         cuts_left=cuts_left,
         field=request.prompt_field,
     )

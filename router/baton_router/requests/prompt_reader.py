@@ -9,7 +9,7 @@ from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import ContextLengthError, InvalidRequestError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
 from baton_core.requests.pooling import PoolingModel
@@ -33,6 +33,7 @@ from baton_router.requests.validation import (
 from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
 from baton_router.text.chat_template import Conversation
 from baton_router.text.embedded_parts import has_embeds
+from baton_router.text.large_texts import TooManyTokensError
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import TextPair, TokenIds
 from baton_router.text.tokenization import Tokenizer
@@ -172,10 +173,18 @@ class PromptReader:
         prompt = self._read_embedded(request, params, max_model_len)
         if prompt is None:
             assert not isinstance(request.prompt, EmbedsPrompt), "it was read"
-            token_ids = self._tokenizer.encode_prompt(
-                request.prompt, add_special_tokens=request.add_special_tokens
-            )
-            if (limit := request.truncate_prompt_tokens) is not None:
+            limit = request.truncate_prompt_tokens
+            try:
+                token_ids = self._tokenizer.encode_prompt(
+                    request.prompt,
+                    add_special_tokens=request.add_special_tokens,
+                    most=max_model_len if limit is None else None,
+                )
+            except TooManyTokensError as error:
+                raise ContextLengthError(
+                    request.prompt_field, error.num_tokens, max_model_len - 1, max_model_len, is_least=True
+                ) from None
+            if limit is not None:
                 token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
             prompt = PromptTokens(token_ids=token_ids)
         check_prompt(

@@ -24,10 +24,22 @@ from baton_sandbox.process_limits import ProcessLimits
 LARGE: Final = 2**15
 """Characters or token ids from which on a process is worth its pipe."""
 LIMITS: Final = ProcessLimits(cpu_s=30.0, wall_s=60.0, memory_bytes=4 << 30, niceness=10)
-TASK_HEAD: Final = struct.Struct("??")
-"""Begins a task: whether it encodes (or decodes), and whether special tokens are added (or left out)."""
+TASK_HEAD: Final = struct.Struct("??I")
+"""Begins a task: if it encodes (or decodes), if special tokens are added (or left out), `most` or 0."""
+_FIRST_CHARACTERS: Final = 16
+"""Characters for each of `most` tokens that are tokenized first: four times as many as most texts have."""
+_FAR_OVER: Final = 2
+"""Times `most`: a text with more tokens in its beginning stays over `most`, however it goes on."""
 ID_TYPE: Final = "I"
 """Type code of the arrays that carry token ids: 32 bits."""
+
+
+class TooManyTokensError(Exception):
+    """A text has far more tokens than its caller takes: `num_tokens` in its beginning alone."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(f"at least {num_tokens} tokens")
+        self.num_tokens = num_tokens
 
 
 class LargeTexts:
@@ -37,10 +49,11 @@ class LargeTexts:
         settings = {"model": str(model.path), "tokenizer": str(model.tokenizer_path)}
         self._processes = BoundedProcesses("baton_router.text.large_texts:prepare_tokenizer", settings)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
-        """Return the ids that the tokenizer gives a text.
+    def encode(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> TokenIds:
+        """Return the ids that the tokenizer gives a text; `most` are of use to the caller, None is all.
 
         Raises:
+            TooManyTokensError: there are far more than `most`.
             InvalidRequestError: the text has half a surrogate pair, or takes too much.
             RequestError: DEADLINE_EXCEEDED, the machine is busy; UNAVAILABLE, it shuts down; INTERNAL.
         """
@@ -49,7 +62,9 @@ class LargeTexts:
         except UnicodeEncodeError:
             raise InvalidRequestError("prompt", text, "text that UTF-8 can hold") from None
         ids = array(ID_TYPE)
-        ids.frombytes(self._run(is_encoding=True, flag=add_special_tokens, content=content))
+        ids.frombytes(self._run(is_encoding=True, flag=add_special_tokens, content=content, most=most or 0))
+        if most and len(text) > _FIRST_CHARACTERS * most and len(ids) > _FAR_OVER * most:
+            raise TooManyTokensError(len(ids))
         return tuple(ids)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -66,10 +81,10 @@ class LargeTexts:
         """End the processes; what they are at fails."""
         self._processes.close()
 
-    def _run(self, *, is_encoding: bool, flag: bool, content: bytes) -> bytes:
+    def _run(self, *, is_encoding: bool, flag: bool, content: bytes, most: int = 0) -> bytes:
         field = "prompt" if is_encoding else "token_ids"
         refused = (field, f"{len(content)} bytes", "what is tokenized")
-        task = TASK_HEAD.pack(is_encoding, flag) + content
+        task = TASK_HEAD.pack(is_encoding, flag, most) + content
         return run_bounded(self._processes, task, LIMITS, "the model's tokenizer fails", refused)
 
 
@@ -77,6 +92,7 @@ def prepare_tokenizer(model: str, tokenizer: str) -> Callable[[bytes], bytes]:
     """Return what encodes and decodes with a model's tokenizer. Called in the fork server.
 
     A task is a `TASK_HEAD` and a text in UTF-8, or an array of token ids; the answer is the other of the two.
+    Where the beginning of a text has far more than `most` tokens, the answer is those; 0 is no limit.
 
     Args:
         model: the model's folder.
@@ -86,10 +102,14 @@ def prepare_tokenizer(model: str, tokenizer: str) -> Callable[[bytes], bytes]:
     decoder = TokenDecoder(backend)
 
     def work(task: bytes) -> bytes:
-        is_encoding, flag = TASK_HEAD.unpack_from(task)
+        is_encoding, flag, most = TASK_HEAD.unpack_from(task)
         content = task[TASK_HEAD.size :]
         if is_encoding:
-            (encoded,) = backend.encode_batch_fast([content.decode()], add_special_tokens=flag)
+            text = content.decode()
+            beginning = text[: _FIRST_CHARACTERS * most or None]
+            (encoded,) = backend.encode_batch_fast([beginning], add_special_tokens=flag)
+            if len(beginning) < len(text) and len(encoded.ids) <= _FAR_OVER * most:
+                (encoded,) = backend.encode_batch_fast([text], add_special_tokens=flag)
             return encode_answer(array(ID_TYPE, encoded.ids).tobytes())
         ids = array(ID_TYPE)
         ids.frombytes(content)

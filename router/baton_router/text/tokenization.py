@@ -86,19 +86,21 @@ class Tokenizer(TokenDecoder):
         """The template of conversations without tools."""
         return self._template
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
-        """Return the ids of `text`.
+    def encode(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> TokenIds:
+        """Return the ids of `text`, of which the caller takes `most`; None is all.
 
         Transformers' ids but for one case: a text that begins with the BOS token gets no second one.
 
         Raises:
+            TooManyTokensError: a large text has far more than `most`; not all of it is tokenized.
             InvalidRequestError: the text has half a surrogate pair.
             RequestError: INTERNAL, the tokenizer cannot cope with the text; for large texts also
                 DEADLINE_EXCEEDED, the machine is busy, and UNAVAILABLE, it shuts down.
         """
         if len(text) >= LARGE:
             return self._without_second_bos(
-                self._large_texts.encode(text, add_special_tokens=add_special_tokens), add_special_tokens
+                self._large_texts.encode(text, add_special_tokens=add_special_tokens, most=most),
+                add_special_tokens,
             )
         try:  # in a batch, because that alone leaves the interpreter to other threads meanwhile
             (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
@@ -138,19 +140,23 @@ class Tokenizer(TokenDecoder):
         self._rendering.close()
         self._large_texts.close()
 
-    def encode_prompt(self, prompt: Prompt, *, add_special_tokens: bool | None = None) -> TokenIds:
-        """Return the ids of a prompt of any kind.
+    def encode_prompt(
+        self, prompt: Prompt, *, add_special_tokens: bool | None = None, most: int | None = None
+    ) -> TokenIds:
+        """Return the ids of a prompt of any kind, of which the caller takes `most`; None is all.
 
         Special tokens are added around a text, and not around a conversation, whose template writes them.
 
         Raises:
+            TooManyTokensError: as `encode`.
             InvalidRequestError: there is no chat template, or the template refuses the messages.
         """
         match prompt:
             case str():
-                return self.encode(prompt, add_special_tokens=add_special_tokens is not False)
+                return self.encode(prompt, add_special_tokens=add_special_tokens is not False, most=most)
             case Conversation():
-                return self.encode(self.render_chat(prompt), add_special_tokens=bool(add_special_tokens))
+                text = self.render_chat(prompt)
+                return self.encode(text, add_special_tokens=bool(add_special_tokens), most=most)
             case _:
                 return prompt
 
@@ -160,20 +166,24 @@ class Tokenizer(TokenDecoder):
         *,
         add_special_tokens: bool = True,
         limit: int | None = None,
+        most: int | None = None,
         cuts_left: bool = False,
         field: str = "prompt",
     ) -> PooledPrompt:
         """Return the ids of a text, or of a pair of texts, cut to `limit` tokens, special tokens included.
 
+        The caller takes `most` of a text that is not cut; None is all.
+
         Special tokens are never cut; of a pair the longer text is cut first, as Transformers cuts it. Errors
         name the texts by `field`.
 
         Raises:
+            TooManyTokensError: as `encode`.
             InvalidRequestError: a text cannot be tokenized, is too large, or `limit` leaves none of it.
             RequestError: as `encode`.
         """
         if len(texts) == 1 and limit is None:
-            return PooledPrompt(self.encode(texts[0], add_special_tokens=add_special_tokens))
+            return PooledPrompt(self.encode(texts[0], add_special_tokens=add_special_tokens, most=most))
         num_characters = sum(map(len, texts))
         is_large = num_characters > MAX_POOLED_CHARACTERS
         if is_large and len(texts) > 1:

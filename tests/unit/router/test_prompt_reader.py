@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from baton_router.requests.generation import GenerationRequest, PoolingRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.chat_template import Conversation
+from baton_router.text.large_texts import LARGE
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import byte_level_json, write_model_folder
@@ -260,3 +262,22 @@ def test_a_prompt_to_pool_may_be_refused_instead_of_cut(folder: Path) -> None:
     )
     with pytest.raises(InvalidRequestError, match="texts is '10 tokens'; allowed: 1 to 9 tokens"):
         read(folder, request)
+
+
+def test_a_text_far_over_the_longest_prompt_is_not_tokenized_whole(folder: Path) -> None:
+    text, model = "a " * LARGE, read_model_folder(folder)
+    reader = PromptReader(("tiny",), model, Tokenizer(model))
+    for pooling, most in ((None, 127), (EMBED, 128)):
+        allowed = f"allowed: 1 to {most} tokens: this model's maximum context length is 128 tokens"
+        with pytest.raises(InvalidRequestError, match=f"prompt is 'at least 2048 tokens'; {allowed}"):
+            reader.read(GenerationRequest(prompt=text, pooling=pooling), max_model_len=128)
+    cut = GenerationRequest(prompt=text, truncate_prompt_tokens=4)
+    assert len(reader.read(cut, max_model_len=128).prompt_token_ids) == 4
+
+
+def test_a_long_text_of_few_tokens_is_taken(tmp_path: Path) -> None:
+    tokenizer = json.loads(byte_level_json(adds_bos=False))
+    tokenizer["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    folder = write_model_folder(tmp_path, tokenizer_json=json.dumps(tokenizer))
+    few = read(folder, GenerationRequest(prompt=" " * LARGE + "hello"))
+    assert few.prompt_token_ids == read(folder, GenerationRequest(prompt="hello")).prompt_token_ids
