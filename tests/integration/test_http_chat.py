@@ -257,6 +257,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "structured_outputs.regex",
         "one constraint",
     ),
+    (
+        {
+            "guided_json": {},
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"a": 1}}},
+        },
+        "response_format.json_schema.schema",
+        "given twice",
+    ),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"thinking_token_budget": 5}, "thinking_token_budget", "--reasoning-parser"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", "alone"),

@@ -88,19 +88,22 @@ def read_structured_outputs(
     """Return the one constraint that all fields together set; `guided` has those of the older fields.
 
     Raises:
-        InvalidRequestError: there are several, or one lacks its schema.
+        InvalidRequestError: there are several, one has two values, or one lacks its schema.
     """
-    own = {} if structured_outputs is None else _given(msgspec.structs.asdict(structured_outputs))
-    further = _given(guided) | _from_response_format(response_format)
-    if structured_outputs is None and not further:
+    own = {} if structured_outputs is None else msgspec.structs.asdict(structured_outputs)
+    given: dict[str, Any] = {}
+    for fields in (own, _from_response_format(response_format), guided):
+        for name, value in fields.items():
+            if value is not None and not _is_same(given.setdefault(name, value), value):
+                raise InvalidRequestError(f"structured_outputs.{name}", "given twice", "one constraint")
+    if structured_outputs is None and not given:
         return None
-    if both := own.keys() & further.keys():
-        raise InvalidRequestError(f"structured_outputs.{min(both)}", "given twice", "one constraint")
-    return StructuredOutputsParams.from_mapping(own | further)
+    return StructuredOutputsParams.from_mapping(given)
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are the same JSON: true is not 1, and the order of keys matters."""
+    return one is other or msgspec.json.encode(one) == msgspec.json.encode(other)
 
 
 def _from_response_format(response_format: ResponseFormat | None) -> dict[str, Any]:

@@ -91,10 +91,11 @@ def test_a_demanded_call_decides_the_form_and_comes_before_that_of_the_content()
 
 
 def test_both_fields_together_have_one_form() -> None:
-    def form(outputs: dict[str, Any] | None, response: dict[str, Any] | None) -> Any:
+    def form(outputs: dict[str, Any] | None, response: dict[str, Any] | None, **guided: Any) -> Any:
         return read_structured_outputs(
             msgspec.convert(outputs, StructuredOutputs | None),
             msgspec.convert(response, ResponseFormat | None),
+            guided,
         )
 
     assert form(None, None) is None
@@ -107,6 +108,15 @@ def test_both_fields_together_have_one_form() -> None:
     assert json.loads(form({"disable_any_whitespace": True}, schema).json) == {"type": "string"}
     tag = {"type": "structural_tag", "format": {"type": "any_text"}}
     assert json.loads(form(None, tag).structural_tag) == tag
+    assert form({"grammar": "root ::= 'a'"}, None, grammar="root ::= 'a'").grammar
+    assert form(None, schema, json={"type": "string"}).json
+    for outputs, response, guided in (
+        ({"json": {"const": 1}}, None, {"const": True}),
+        ({"json": {"type": "number"}}, schema, None),
+        (None, schema, {"type": "number"}),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"structured_outputs.json is 'given twice'"):
+            form(outputs, response, json=guided)
     with pytest.raises(InvalidRequestError, match="structured_outputs is 'json and regex'"):
         form({"regex": "a"}, schema)
     for empty, said in (
