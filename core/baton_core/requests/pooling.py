@@ -54,7 +54,7 @@ class PoolingModel:
     embedding_size: int = 0
     """Numbers of an embedding; 0 without a task that embeds."""
     matryoshka_dimensions: tuple[int, ...] = ()
-    """The values that `dimensions` may have."""
+    """The values that `dimensions` may have beside `embedding_size`."""
     is_matryoshka: bool = False
     """True if `dimensions` may have any value up to `embedding_size`, where none are listed."""
     labels: tuple[str, ...] = ()
@@ -112,14 +112,18 @@ class PoolingModel:
     def _check_dimensions(self, task: PoolingTask, value: int) -> None:
         if not task.is_embedding:
             raise InvalidRequestError("dimensions", value, f"none with task {task.value}")
+        size = self.embedding_size
+        if value == size or value in self.matryoshka_dimensions:
+            return
         if self.matryoshka_dimensions:
-            if value not in self.matryoshka_dimensions:
-                allowed = ", ".join(map(str, self.matryoshka_dimensions))
-                raise InvalidRequestError("dimensions", value, allowed)
+            allowed = ", ".join(map(str, sorted({*self.matryoshka_dimensions, size})))
         elif not self.is_matryoshka:
-            raise InvalidRequestError("dimensions", value, "none: this model has no Matryoshka embeddings")
-        elif not 1 <= value <= self.embedding_size:
-            raise InvalidRequestError("dimensions", value, f"1 to {self.embedding_size}")
+            allowed = f"{size}: this model has no Matryoshka embeddings"
+        elif 1 <= value <= size:
+            return
+        else:
+            allowed = f"1 to {size}"
+        raise InvalidRequestError("dimensions", value, allowed)
 
 
 def cannot_pool(task: str) -> InvalidRequestError:

@@ -174,12 +174,16 @@ def _read_embedder(
         text = "modules.json has no Pooling; allowed without it: pooling_type of pooler_config"
         raise InvalidConfigError(f"{text}, one of {', '.join(POOLING_TYPES)}")
     pooling_type = pooling_type or _default_type(config)
+    dimensions = overrides.dimensions or given.truncate_dim
+    listed, is_matryoshka = _read_matryoshka(fields, size), fields.boolean("is_matryoshka", False)
+    if dimensions is not None and not listed and not is_matryoshka:
+        size = min(size, dimensions)
     model = PoolingModel(
         tasks=_chosen(_EMBEDDING, overrides, config),
         whole_tasks=_whole(_EMBEDDING, pooling_type, config),
         embedding_size=size,
-        matryoshka_dimensions=_read_matryoshka(fields, size),
-        is_matryoshka=fields.boolean("is_matryoshka", False),
+        matryoshka_dimensions=listed,
+        is_matryoshka=is_matryoshka,
         has_token_types=_has_token_types(config),
         is_causal=_is_causal(config),
     )
@@ -193,7 +197,7 @@ def _read_embedder(
         projections=given.projections,
         activation=IDENTITY,
         uses_activation=uses_activation,
-        dimensions=overrides.dimensions or given.truncate_dim,
+        dimensions=dimensions,
     )
 
 

@@ -313,8 +313,10 @@ def test_embeddings_are_cut_before_they_are_normalized(
     listed = EnginePooler(folder, overrides={"matryoshka_dimensions": [24, 64]})
     close(listed.pool(PROMPTS, spec), cut)
     close(EnginePooler(folder, overrides={"is_matryoshka": True}).pool(PROMPTS, spec), cut)
-    close(EnginePooler(folder, pooler={"dimensions": 24}).pool(PROMPTS, EMBED), cut)
-    for engine, dimensions in ((listed, 25), (EnginePooler(folder), 24)):
+    own = EnginePooler(folder, pooler={"dimensions": 24})
+    for one in (EMBED, spec):
+        close(own.pool(PROMPTS, one), cut)
+    for engine, dimensions in ((listed, 25), (EnginePooler(folder), 24), (own, 64)):
         with pytest.raises(InvalidRequestError, match="dimensions"):
             engine.pool(PROMPTS, PoolingSpec(task=PoolingTask.EMBED, dimensions=dimensions))
 

@@ -112,10 +112,17 @@ def test_what_a_model_cannot_pool_is_refused_by_name() -> None:
     embeds = PoolingModel(tasks=(PoolingTask.EMBED,), embedding_size=64, matryoshka_dimensions=(16, 32))
     encodes = replace(embeds, is_causal=False)
     classifies = PoolingModel(tasks=(PoolingTask.CLASSIFY,), labels=("a",))
-    check_runner(embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=16))
+    whole = replace(embeds, matryoshka_dimensions=())
+    for model, dimensions in ((embeds, 16), (embeds, 64), (whole, 64)):
+        check_runner(model, PoolingSpec(task=PoolingTask.EMBED, dimensions=dimensions))
     check_runner(None, None)
     for model, spec, said in (
-        (embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=8), "dimensions is 8; allowed: 16, 32"),
+        (embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=8), "dimensions is 8; allowed: 16, 32, 64"),
+        (
+            whole,
+            PoolingSpec(task=PoolingTask.EMBED, dimensions=8),
+            "dimensions is 8; allowed: 64: this model",
+        ),
         (
             embeds,
             PoolingSpec(task=PoolingTask.CLASSIFY),
