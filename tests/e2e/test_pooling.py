@@ -63,13 +63,14 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
         ("/score", pair, "text_1 is '2 texts'; allowed: one text, or as many as text_2 has, 1"),
         ("/score", {"queries": "a", "items": []}, "items is []"),
         ("/rerank", {"query": long, "documents": ["a"]}, "query is "),
-        ("/rerank", {"query": "a", "documents": ["a", long]}, "documents is "),
+        ("/rerank", {"query": "a", "documents": ["a", long]}, "documents[1] is "),
         ("/v2/embed", {"texts": []}, "texts is []; allowed: at least one text"),
         ("/v2/embed", {"texts": [long], "truncate": "NONE"}, "texts is "),
         ("/v2/embed", {"texts": ["word"], "truncate": "NONE", "max_tokens": 1}, "texts is "),
         ("/v2/embed", {"texts": ["a"], "max_tokens": 0}, "max_tokens is 0; allowed: -1, or 1 to "),
-        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension is 9; allowed: none"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension is 9; allowed: 64: "),
         ("/v1/embeddings", {"input": long}, "input is "),
+        ("/v1/embeddings", {"input": ["a", []]}, "input[1] is '0 tokens'"),
     ]
     with httpx.Client(
         base_url=f"http://{served.http_address}", headers={"Authorization": f"Bearer {KEY}"}
@@ -94,7 +95,7 @@ def test_openai_and_langchain_get_the_embeddings_of_one_process(
         assert [one.index for one in many.data] == list(range(300))
         (one,) = client.embeddings.create(model="small-bert", input=TEXTS[0], encoding_format="float").data
         assert one.embedding == expected[0]
-        with pytest.raises(openai.BadRequestError, match="dimensions is 8; allowed: "):
+        with pytest.raises(openai.BadRequestError, match="dimensions is 8; allowed: 64: "):
             client.embeddings.create(model="small-bert", input="a", dimensions=8)
         with pytest.raises(openai.BadRequestError, match="a model that generates; this one has embed"):
             client.completions.create(model="small-bert", prompt="a")
@@ -141,6 +142,9 @@ def test_cohere_embeds_and_ranks(served: Cluster, expected: list[list[float]]) -
     assert [one[0] for one in embedded.embeddings.ubinary] == bits
     assert [one.index for one in ranked.results][:1] == [2]
     assert len(ranked.results) == 2
+    assert ranked.meta is not None
+    assert ranked.meta.api_version is not None
+    assert ranked.meta.api_version.version == "2"
     assert ranked.results[0].relevance_score == pytest.approx(1.0)
     assert sorted(one.index for one in older.results) == [0, 1, 2]
 

@@ -1,4 +1,4 @@
-"""POST /v2/embed: embeddings in Cohere's format."""
+"""POST /v2/embed: embeddings in Cohere's format; and the format of the errors under /v2."""
 
 from __future__ import annotations
 
@@ -11,15 +11,29 @@ from msgspec import UNSET, UnsetType
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingTask
 from baton_router.http.calls import Call
-from baton_router.http.errors import renamed
-from baton_router.http.pooling.requests import pool, pooled_model, task_request
+from baton_router.http.errors import OPENAI, ErrorBody, Failure, renamed
+from baton_router.http.pooling.requests import fields_of, pool, pooled_model, task_request
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
 from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
 from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt
 
-ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING)
+
+class CohereError(ErrorBody, kw_only=True):
+    """The body of an error under /v2."""
+
+    message: str
+    """The error's message, where Cohere's clients look for it."""
+
+
+def _error_body(failure: Failure, _: str) -> CohereError:
+    body = failure.body
+    return CohereError(error=body.error, detail=body.detail, message=body.error.message)
+
+
+COHERE: Final = replace(OPENAI, error=CohereError, error_body=_error_body)
+ROUTES: Final = Routes(method="POST", tag=Tag.POOLING, errors=GENERATING, dialect=COHERE)
 
 _PROMPT_OF: Final = {
     "search_query": ("query",),
@@ -98,7 +112,7 @@ async def embed_by_type(call: Call[CohereEmbedRequest]) -> CohereEmbedReply:
     prompts: list[Prompt] = [prefix + text for text in texts]
     asked = replace(task_request(fields, PoolingTask.EMBED, body.output_dimension), is_cut=is_cut)
     with renamed(_OWN_NAMES):
-        results, ends = await pool(call, fields, prompts, asked, [field] * len(prompts))
+        results, ends = await pool(call, fields, prompts, asked, fields_of(field, len(prompts)))
     embeddings = EmbeddingsByType()
     for kind in body.embedding_types or ("float",):
         match kind:

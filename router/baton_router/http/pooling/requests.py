@@ -86,6 +86,11 @@ def _split(given: PromptInput) -> list[Prompt]:
     return prompts
 
 
+def fields_of(name: str, num_prompts: int) -> list[str]:
+    """Return the fields that errors name for the prompts of one field: places in it where it has several."""
+    return [name] if num_prompts == 1 else [f"{name}[{index}]" for index in range(num_prompts)]
+
+
 async def pool(
     call: Call[Any],
     fields: PoolingFields,
@@ -104,9 +109,10 @@ async def pool(
     model, task = pooled_model(call), pooling.task
     if task not in model.tasks and not hasattr(fields, "task"):
         raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}", task)
-    names = names or ["input"] * len(prompts)
+    names = names or fields_of("input", len(prompts))
     if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequestError(names[-1], f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
+        field = names[-1].partition("[")[0]
+        raise InvalidRequestError(field, f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
     if fields.normalize is not None:
         raise InvalidRequestError("normalize", fields.normalize, "nothing: use_activation says it")
     requests = _requests(call, fields, prompts, pooling, names)

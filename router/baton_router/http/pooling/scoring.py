@@ -11,8 +11,10 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_router.http.calls import Call
+from baton_router.http.pooling.cohere import COHERE, ApiVersion
 from baton_router.http.pooling.requests import (
     ListReply,
+    fields_of,
     list_reply,
     pool,
     pooled_model,
@@ -83,6 +85,18 @@ class RerankReply(msgspec.Struct, kw_only=True):
     results: list[RankedItem]
 
 
+class RerankMeta(msgspec.Struct, kw_only=True):
+    """Facts of a call."""
+
+    api_version: ApiVersion
+
+
+class CohereRerankReply(RerankReply, kw_only=True):
+    """The same, for Cohere's clients."""
+
+    meta: RerankMeta
+
+
 class _Texts(NamedTuple):
     """The texts of a field."""
 
@@ -115,11 +129,6 @@ async def score(call: Call[ScoreRequest]) -> ScoreReply:
     "rerankV1",
     "Order documents by how well they answer a query, as Cohere's first version has it",
 )
-@_rerank(
-    "/v2/rerank",
-    "rerankV2",
-    "Order documents by how well they answer a query, as Cohere's second version has it",
-)
 async def rerank(call: Call[RerankRequest]) -> RerankReply:
     """Reply with the documents in the order of their scores.
 
@@ -151,6 +160,26 @@ async def rerank(call: Call[RerankRequest]) -> RerankReply:
     )
 
 
+@_rerank(
+    "/v2/rerank",
+    "rerankV2",
+    "Order documents by how well they answer a query, as Cohere's second version has it",
+    dialect=COHERE,
+)
+async def rerank_as_cohere(call: Call[RerankRequest]) -> CohereRerankReply:
+    """Reply as `rerank` does, and with the version of the API.
+
+    Raises:
+        InvalidRequestError: as `rerank`.
+        RequestError: as `pool`.
+    """
+    reply = await rerank(call)
+    meta = RerankMeta(api_version=ApiVersion())
+    return CohereRerankReply(
+        id=reply.id, model=reply.model, usage=reply.usage, results=reply.results, meta=meta
+    )
+
+
 async def _score_pairs(
     call: Call[Any], body: PairFields, ones: _Texts, others: _Texts
 ) -> tuple[list[float], list[Finished]]:
@@ -165,11 +194,11 @@ async def _score_pairs(
         raise lacks_task(service.model_names[0], model, "embeds or has one class", PoolingTask.EMBED)
     if task is PoolingTask.CLASSIFY:
         prompts = _pair_prompts(service.tokenizer, model, body, first * repeats, second)
-        fields = [others.field] * len(prompts)
+        fields = fields_of(others.field, len(prompts))
         results, ends = await pool(call, body, prompts, task_request(body, task), fields)
         return [floats_of(one)[0] for one in results], ends
     texts: list[Prompt | TextPair] = [*first, *second]
-    fields = [ones.field] * len(first) + [others.field] * len(second)
+    fields = fields_of(ones.field, len(first)) + fields_of(others.field, len(second))
     results, ends = await pool(call, body, texts, task_request(body, task), fields)
     if task is PoolingTask.TOKEN_EMBED:
         pairs = zip(results[: len(first)] * repeats, results[len(first) :], strict=True)
