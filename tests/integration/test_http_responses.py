@@ -77,6 +77,9 @@ async def test_a_response_is_made_stored_and_continued() -> None:
         places = [prompt.index(text) for text in ("Hello!", "Good day.", "And now?")]
         assert places == sorted(places)
         assert "Be brief." not in prompt, "instructions are of one response"
+        counted = await client.responses.input_tokens.count(input=follow, previous_response_id=made.id)
+        assert counted.object == "response.input_tokens"
+        assert counted.input_tokens == len(chat.worker.spec.prompt_token_ids)
         await client.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError, match="previous_response_id is"):
             await client.responses.create(input="x", previous_response_id=made.id)

@@ -21,6 +21,7 @@ OPERATION_IDS = {
     "POST /v1/messages": "createMessage",
     "POST /v1/messages/count_tokens": "countMessageTokens",
     "POST /v1/responses": "createResponse",
+    "POST /v1/responses/input_tokens": "countResponseTokens",
     "GET /v1/responses/{response_id}": "getResponse",
     "DELETE /v1/responses/{response_id}": "deleteResponse",
     "POST /v1/responses/{response_id}/cancel": "cancelResponse",
@@ -128,7 +129,7 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1
-    assert examples == 26
+    assert examples == 27
 
 
 def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None:

@@ -153,14 +153,14 @@ _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
 _ADAPTERS: Final = "those in /openapi.json: this router runs without --enable-lora-updates"
 _FILES: Final = "those in /openapi.json: this router runs without --files-directory"
-_NOT_SERVED: Final = "those in /openapi.json: responses are neither compacted nor counted here"
+_NOT_SERVED: Final = "those in /openapi.json: responses are not compacted here"
 _BELOW: Final = re.compile(r"(/v1/(?:files|batches))/.*", re.DOTALL)
 _ABSENT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
     **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _FILES),
     "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
-    **dict.fromkeys(("/v1/responses/compact", "/v1/responses/input_tokens"), _NOT_SERVED),
+    "/v1/responses/compact": _NOT_SERVED,
     "/server_info": "/debug/cluster: it shows the workers and what they serve",
     "/tokenizer_info": "those in /openapi.json: this router runs without --enable-tokenizer-info-endpoint",
     **dict.fromkeys((route.path for route in OPERATOR_ROUTES), _OPERATOR),

@@ -180,6 +180,21 @@ def exclude_unused_tools(body: ChatRequest, settings: HttpSettings) -> None:
         body.tools = None
 
 
+async def count_tokens(call: Call[Any], body: ChatRequest) -> int:
+    """Return the number of tokens of a chat's prompt.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the message names it.
+        RequestError: as `GenerationService.tokenize`.
+    """
+    exclude_unused_tools(body, call.state.settings)
+    conversation = await call.read(read_conversation, body)
+    token_ids = await call.state.service.tokenize(
+        conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
+    )
+    return len(token_ids)
+
+
 def chat_names(body: ChatRequest) -> AbstractContextManager[None]:
     """Name fields in errors as chat requests do, where the sampling parameters have other names.
 

@@ -10,8 +10,7 @@ from baton_router.http.chat.output_parsers import find_reasoning
 from baton_router.http.chat.request import (
     ChatPlan,
     chat_names,
-    exclude_unused_tools,
-    read_conversation,
+    count_tokens,
     read_plan,
 )
 from baton_router.http.chat.schemas import ChatRequest
@@ -81,21 +80,16 @@ async def create_message(call: Call[MessagesRequest], query: MessagesQuery) -> N
     example={"messages": [{"role": "user", "content": "What is os.path?"}]},
     errors=CONVERTING,
 )
-async def count_tokens(call: Call[CountRequest], query: MessagesQuery) -> TokenCount:
+async def count_message_tokens(call: Call[CountRequest], query: MessagesQuery) -> TokenCount:
     """Reply with the number of tokens of a conversation.
 
     Raises:
         InvalidRequestError: a field is wrong; the message names it.
-        RequestError: as `GenerationService.tokenize`.
+        RequestError: as `count_tokens`.
     """
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
-        exclude_unused_tools(body, call.state.settings)
-        conversation = await call.read(read_conversation, body)
-        token_ids = await call.state.service.tokenize(
-            conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
-        )
-    return TokenCount(input_tokens=len(token_ids))
+        return TokenCount(input_tokens=await count_tokens(call, body))
 
 
 class MessageReply:

@@ -282,6 +282,13 @@ def last_event(response: Response) -> Completed | Incomplete | Failed | None:
     return None if kind is None else kind(response=response)
 
 
+class InputTokens(msgspec.Struct, kw_only=True):
+    """The number of tokens of a conversation."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class DeletedResponse(msgspec.Struct, kw_only=True):
     """A response that is no longer stored."""
 

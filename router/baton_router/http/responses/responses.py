@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's Responses API, answered as chats are."""
+"""POST /v1/responses and /v1/responses/input_tokens: OpenAI's Responses API, answered as chats are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
-from baton_router.http.chat.request import chat_names, read_plan
+from baton_router.http.chat.request import chat_names, count_tokens, read_plan
 from baton_router.http.errors import failure_of, renamed
 from baton_router.http.generation import generating
 from baton_router.http.response_stores.response_store import response_key
@@ -17,11 +17,11 @@ from baton_router.http.responses.conversations import (
     follow_response,
     read_request,
 )
-from baton_router.http.responses.replies import RESPONSES, Response, StreamEvent
+from baton_router.http.responses.replies import RESPONSES, InputTokens, Response, StreamEvent
 from baton_router.http.responses.request import RESPONSE_NAMES
 from baton_router.http.responses.response_reply import ResponseReply
 from baton_router.http.responses.schemas import ResponsesRequest
-from baton_router.http.route import BATCH_PRIORITY, GENERATING, Routes, Tag
+from baton_router.http.route import BATCH_PRIORITY, CONVERTING, GENERATING, Routes, Tag
 
 ROUTES: Final = Routes(method="POST", tag=Tag.RESPONSES, errors=GENERATING)
 
@@ -69,6 +69,28 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
                 except BaseException:
                     reply.discard()
                     raise
+
+
+@ROUTES.route(
+    "/v1/responses/input_tokens",
+    "countResponseTokens",
+    "The number of tokens of such a conversation, which is not answered",
+    example={"input": "What is os.path?"},
+    errors=CONVERTING,
+)
+async def count_input_tokens(call: Call[ResponsesRequest]) -> InputTokens:
+    """Reply with the number of tokens of a conversation; fields that matter for its reply alone are ignored.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        HttpError: 404, the response that it continues is not kept.
+        RequestError: as `count_tokens`, or UNAVAILABLE: the store cannot be reached.
+    """
+    earlier = await _earlier(call)
+    with renamed(RESPONSE_NAMES):
+        chat, _ = await call.read(read_request, call.body, earlier, is_stored=False)
+        with chat_names(chat):
+            return InputTokens(input_tokens=await count_tokens(call, chat))
 
 
 async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
