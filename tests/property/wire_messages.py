@@ -136,7 +136,13 @@ specs = st.builds(
     priority=st.integers(-(2**31), 2**31 - 1),
     bad_words=st.lists(some_token_ids, max_size=3).map(tuple),
     thinking=st.none()
-    | st.builds(ThinkingBudget, num_tokens=counts, start_token_ids=token_ids, end_token_ids=some_token_ids),
+    | st.builds(
+        ThinkingBudget,
+        num_tokens=counts,
+        start_token_ids=token_ids,
+        end_token_ids=some_token_ids,
+        may_end=st.booleans(),
+    ),
     traceparent=st.text(max_size=60),
     resumed=st.just(()) | st.builds(lambda ids: (OutputSoFar(index=0, token_ids=ids),), some_token_ids),
     prompt_embeds=st.lists(

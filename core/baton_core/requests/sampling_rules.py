@@ -21,6 +21,8 @@ class ThinkingBudget:
     start_token_ids: tuple[int, ...]
     """Empty where the prompt has begun the thinking."""
     end_token_ids: tuple[int, ...]
+    may_end: bool = False
+    """The output may end before the thinking does, although it has a grammar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

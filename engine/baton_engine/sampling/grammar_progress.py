@@ -1,13 +1,14 @@
 """The progress of a sequence in the grammar of its output.
 
-Thinking is free of the grammar, which begins after it. Where the prompt has not started to think, the first
-tokens of the output may; once the grammar has begun, no token of it counts as thinking.
+Thinking is free of the grammar, which begins after it, but does not end the output. Where the prompt has
+not started to think, the first tokens of the output may; once the grammar has begun, no token of it counts
+as thinking.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ class GrammarProgress:
         if opening is not None:
             row.view(np.uint32)[opening // 32] |= np.uint32(1 << opening % 32)
         return row
+
+    @property
+    def held_off(self) -> Collection[int]:
+        """The tokens that would end the output within a thought, before the grammar has begun."""
+        is_open = self._thinking is not None and self._thinking.is_thinking and not self._thinking.may_end
+        return self._state.end_token_ids if is_open else ()
 
     @property
     def is_over(self) -> bool:

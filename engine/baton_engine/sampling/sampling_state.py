@@ -157,7 +157,8 @@ class SamplingState:
         """
         words = self._bad_words.completions(self.history.output_token_ids)
         is_short = self._num_taken < self.rules.params.min_tokens
-        blocked = [*words, *(self._ending if is_short else ())]
+        held_off = self._grammar.held_off if self._grammar is not None else ()
+        blocked = [*words, *(self._ending if is_short else ()), *held_off]
         grammar_mask = self._grammar.mask(self._num_words) if self._grammar is not None else None
         self.grammar_mask = grammar_mask
         if grammar_mask is None and self._allowed is None and len(blocked) < self._vocab_size:
@@ -176,13 +177,13 @@ class SamplingState:
         if not within.any() and self._grammar is not None and grammar_mask is not None:
             within = mask & self._grammar.end_mask
         if not within.any() and self.forced_token_id is None:
-            raise nothing_left(
-                self.rules.params, self._fields(words, grammar_mask, is_short), self._num_taken
-            )
+            is_bound = grammar_mask is not None or bool(held_off)
+            fields = self._fields(words, is_short=is_short, is_bound=is_bound)
+            raise nothing_left(self.rules.params, fields, self._num_taken)
         return within, []
 
-    def _fields(self, words: Sequence[int], grammar_mask: TokenMask | None, is_short: bool) -> list[str]:
-        """Name the fields that exclude tokens at this place."""
+    def _fields(self, words: Sequence[int], *, is_short: bool, is_bound: bool) -> list[str]:
+        """Name the fields that exclude tokens at this place; `is_bound`: the grammar does."""
         params = self.rules.params
         return [
             *(("allowed_token_ids",) if self._allowed is not None else ()),
@@ -190,7 +191,7 @@ class SamplingState:
             *(("min_tokens",) if is_short and self._ending else ()),
             *(
                 (f"structured_outputs.{params.structured_outputs.kind}",)
-                if params.structured_outputs is not None and grammar_mask is not None
+                if params.structured_outputs is not None and is_bound
                 else ()
             ),
         ]

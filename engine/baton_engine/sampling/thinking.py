@@ -21,6 +21,11 @@ class Thinking:
         self.num_matched = 0
         """Tokens at the end of the output that begin the awaited marker, the end of thinking or its start."""
 
+    @property
+    def may_end(self) -> bool:
+        """True if the output may end while it thinks, although a grammar is to follow."""
+        return self._budget.may_end
+
     def advance(self, token_id: int) -> None:
         """Take the next token of the output."""
         marker = self._marker

@@ -62,6 +62,11 @@ class GrammarState(ABC):
         return copy(self)
 
     @property
+    def end_token_ids(self) -> Collection[int]:
+        """The tokens that end the output."""
+        return self._end.token_ids
+
+    @property
     def end_mask(self) -> TokenMask:
         """The end tokens alone; not to be changed."""
         return self._end.mask

@@ -352,14 +352,16 @@ class Tokens(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Thinking(_message.Message):
-    __slots__ = ("num_tokens", "start_token_ids", "end_token_ids")
+    __slots__ = ("num_tokens", "start_token_ids", "end_token_ids", "may_end")
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     START_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MAY_END_FIELD_NUMBER: _ClassVar[int]
     num_tokens: int
     start_token_ids: _containers.RepeatedScalarFieldContainer[int]
     end_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, num_tokens: _Optional[int] = ..., start_token_ids: _Optional[_Iterable[int]] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    may_end: bool
+    def __init__(self, num_tokens: _Optional[int] = ..., start_token_ids: _Optional[_Iterable[int]] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., may_end: bool = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("n", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "logprobs", "prompt_logprobs", "logprob_token_ids", "logit_bias", "allowed_token_ids", "structured_outputs", "repetition_detection", "logits_processors", "extra_args_json", "skips_prefix_cache")

@@ -120,6 +120,7 @@ class GptOssReasoningParser(ReasoningParser):
 
     start_text: ClassVar[str] = "<|channel|>analysis<|message|>"
     end_text: ClassVar[str] = "<|end|><|start|>assistant<|channel|>final<|message|>"
+    may_end: ClassVar[bool] = True
 
     def __init__(self, answer: OutputParser, **options: Any) -> None:
         super().__init__(answer, **options)

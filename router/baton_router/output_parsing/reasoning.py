@@ -23,6 +23,8 @@ class ReasoningParser(OutputParser):
 
     start_text: ClassVar[str] = "<think>"
     end_text: ClassVar[str] = "</think>"
+    may_end: ClassVar[bool] = False
+    """True if outputs may end before `end_text`, as with a call in a message of its own."""
 
     def __init__(
         self,
@@ -113,4 +115,6 @@ def markers_of(parser: type[ReasoningParser]) -> ReasoningMarkers:
     """Return the parser's markers; a start is implied where it takes any text for reasoning."""
     deltas = parser(PlainParser()).push(".")
     is_implied = any(isinstance(delta, ReasoningDelta) for delta in deltas)
-    return ReasoningMarkers(start=parser.start_text, end=parser.end_text, is_implied=is_implied)
+    return ReasoningMarkers(
+        start=parser.start_text, end=parser.end_text, is_implied=is_implied, may_end=parser.may_end
+    )

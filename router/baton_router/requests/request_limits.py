@@ -24,6 +24,8 @@ class ReasoningMarkers:
     end: str
     is_implied: bool = False
     """True if output begins with reasoning although nothing marks its start."""
+    may_end: bool = False
+    """True if outputs may end before the reasoning does, as with a call in a message of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

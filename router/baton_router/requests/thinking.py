@@ -112,4 +112,6 @@ def read_thinking(
     start = () if is_inside else tokenizer.encode(markers.start, add_special_tokens=False)
     end = tokenizer.encode(markers.end, add_special_tokens=False)
     num_tokens = UNLIMITED if budget is None else budget
-    return ThinkingBudget(num_tokens=num_tokens, start_token_ids=start, end_token_ids=end)
+    return ThinkingBudget(
+        num_tokens=num_tokens, start_token_ids=start, end_token_ids=end, may_end=markers.may_end
+    )

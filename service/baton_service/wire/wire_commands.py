@@ -183,6 +183,7 @@ def _decode_thinking(thinking: pb.Thinking) -> ThinkingBudget:
         num_tokens=thinking.num_tokens,
         start_token_ids=checked_token_ids("thinking.start_token_ids", thinking.start_token_ids),
         end_token_ids=_checked_some("thinking.end_token_ids", thinking.end_token_ids),
+        may_end=thinking.may_end,
     )
 
 

@@ -186,13 +186,19 @@ def test_tokens_are_counted_one_by_one_and_many_at_once(step: int) -> None:
 
 
 def test_a_form_waits_for_the_end_of_a_thought() -> None:
-    in_thought = {
+    in_thought: dict[str, Any] = {
         "structured_outputs": GRAMMAR,
         "thinking": ThinkingBudget(num_tokens=9, start_token_ids=(), end_token_ids=(37,)),
     }
+    may_end = replace(in_thought["thinking"], may_end=True)
     even, everything = [*range(0, 32, 2), END], [*range(VOCAB_SIZE)]
-    assert allowed((), **in_thought) == everything
-    assert allowed((1, 1), **in_thought) == everything
+    unfinished = [token_id for token_id in everything if token_id != END]
+    for output in ((), (1, 1)):
+        assert allowed(output, **in_thought) == unfinished
+        assert allowed(output, **in_thought | {"thinking": may_end}) == everything
+    failure = failure_of((), **in_thought, allowed_token_ids=(END,))
+    assert "allowed_token_ids" in str(failure)
+    assert "structured_outputs.regex" in str(failure)
     assert allowed((1, 37), **in_thought) == even
     assert allowed((1, 37, 4), **in_thought) == [*range(1, 32, 2)]
     assert allowed((1, 37, 4, 5, END), **in_thought) == [END]
@@ -203,7 +209,7 @@ def test_an_output_may_begin_with_a_thought_or_with_the_form() -> None:
     even = [*range(0, 32, 2), END]
     assert allowed((), **rules) == [*even, 35]
     assert allowed((35,), **rules) == [36]
-    assert allowed((35, 36), **rules) == [*range(VOCAB_SIZE)]
+    assert allowed((35, 36), **rules) == [token_id for token_id in range(VOCAB_SIZE) if token_id != END]
     assert allowed((35, 36, 1, 37), **rules) == even
     assert allowed((2,), **rules) == [*range(1, 32, 2)]
     assert allowed((2, 3), **rules) == even

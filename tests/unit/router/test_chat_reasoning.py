@@ -127,6 +127,7 @@ def test_without_special_tokens_the_whole_prompt_is_looked_at(unmarked: Tokenize
 def test_parsers_say_whether_a_thought_needs_a_mark() -> None:
     assert markers_of(find_reasoning_parser("qwen3")) == MARKERS
     assert markers_of(find_reasoning_parser("deepseek_r1")) == IMPLIED
+    assert markers_of(find_reasoning_parser("openai_gptoss")).may_end
 
 
 def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -> None:
