@@ -183,7 +183,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"extra_body": {"mcp_servers": [{"url": "http://x"}]}}, "mcp_servers is"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-        "messages[0].content[0].type is 'image'; allowed: text, tool_result",
+        "messages[0].content[0].type is 'image'; allowed: text, tool_result: this router serves",
     ),
 ]
 

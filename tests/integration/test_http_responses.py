@@ -210,7 +210,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-        "input[0].content[0].type is 'input_image'; allowed: input_text",
+        "input[0].content[0].type is 'input_image'; allowed: input_text, output_text, text, refusal: this",
     ),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id is null"),
 ]

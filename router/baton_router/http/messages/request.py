@@ -205,4 +205,6 @@ def _text_of_block(name: str, block: AnyBlock, role: str) -> str:
         return block.text
     kind = str(type(block).__struct_config__.tag)
     allowed = "text, tool_use, thinking, redacted_thinking" if role == "assistant" else "text, tool_result"
+    if isinstance(block, ImageBlock | DocumentBlock):
+        allowed += ": this router serves models of text"
     raise InvalidRequestError(f"{name}.type", kind, allowed)

@@ -214,7 +214,8 @@ def _text_of(name: str, content: str | Sequence[ContentPart], kinds: Sequence[st
 
 def _text_of_part(name: str, part: ContentPart, kinds: Sequence[str]) -> str:
     if part.type not in kinds:
-        raise InvalidRequestError(f"{name}.type", part.type, ", ".join(kinds))
+        allowed = f"{', '.join(kinds)}: this router serves models of text"
+        raise InvalidRequestError(f"{name}.type", part.type, allowed)
     text = part.refusal if part.type == "refusal" else part.text
     if text is None:
         raise InvalidRequestError(f"{name}.text", None, "a text")
