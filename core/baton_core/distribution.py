@@ -19,6 +19,18 @@ class Distribution:
         """Sum of all values."""
         self._counts = [0] * (len(bounds) + 1)
 
+    @classmethod
+    def of(cls, bounds: Sequence[float], counts: Sequence[int], total: float) -> Distribution:
+        """Return a distribution that was counted elsewhere; `counts` has one entry more than `bounds`."""
+        distribution = cls(bounds)
+        distribution._counts, distribution.total = list(counts), total
+        return distribution
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Values between each bound and the one before it, and those above the last."""
+        return tuple(self._counts)
+
     @property
     def count(self) -> int:
         return sum(self._counts)

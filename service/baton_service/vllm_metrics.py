@@ -8,8 +8,11 @@ Source: vLLM 0.32, "Production Metrics" of its documentation.
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
+from baton_core.distribution import Distribution
+from baton_core.sessions.worker_info import EngineFigures
 from baton_service.exposition import Exposition, Family, Kind
 
 ENGINE: Final = ("model_name", "engine")
@@ -34,6 +37,8 @@ STEP_BOUNDS: Final = (1.0, *(2.0**power for power in range(3, 15)))
 TRANSFER_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 BYTES_BOUNDS: Final = tuple(2.0**power for power in range(11, 35, 2))
 DESCRIPTORS_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
+"""State of an engine by the level of its sleep."""
 
 
 def _vllm(name: str, kind: Kind, text: str, *labels: str) -> Family:
@@ -62,6 +67,9 @@ REQUEST_PROMPT_TOKENS: Final = _vllm("request_prompt_tokens", _H, "Prompt tokens
 REQUEST_GENERATION_TOKENS: Final = _vllm("request_generation_tokens", _H, "Tokens generated for a request")
 MAX_GENERATION_TOKENS: Final = _vllm(
     "request_max_num_generation_tokens", _H, "Tokens of the longest sequence of a request"
+)
+PREFILL_COMPUTED: Final = _vllm(
+    "request_prefill_kv_computed_tokens", _H, "Prompt tokens of a request that were not cached"
 )
 PARAMS_N: Final = _vllm("request_params_n", _H, "Sequences that a request asks for")
 PARAMS_MAX_TOKENS: Final = _vllm("request_params_max_tokens", _H, "Most tokens that a request asks for")
@@ -93,8 +101,13 @@ LORA_REQUESTS: Final = _vllm(
     "waiting_lora_adapters",
     "running_lora_adapters",
 )
+SLEEP_STATE: Final = _vllm("engine_sleep_state", _G, "1 for the state that the engine is in", "sleep_state")
 PREFIX_QUERIES: Final = _vllm("prefix_cache_queries", _C, "Prompt tokens looked up in the prefix cache")
 PREFIX_HITS: Final = _vllm("prefix_cache_hits", _C, "Prompt tokens found in the prefix cache")
+EXTERNAL_QUERIES: Final = _vllm(
+    "external_prefix_cache_queries", _C, "Prompt tokens not in this cache, of requests with transfers"
+)
+EXTERNAL_HITS: Final = _vllm("external_prefix_cache_hits", _C, "Prompt tokens copied from other workers")
 TOKENS_BY_SOURCE: Final = _vllm(
     "prompt_tokens_by_source", _C, "Prompt tokens that this engine got, by where from", "source"
 )
@@ -117,12 +130,15 @@ REQUEST_FAMILIES: Final = (
     INTER_TOKEN_LATENCY,
     *(TIME_PER_OUTPUT_TOKEN, E2E_LATENCY, QUEUE_TIME, INFERENCE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUEST_PROMPT_TOKENS, REQUEST_GENERATION_TOKENS, MAX_GENERATION_TOKENS, PARAMS_N, PARAMS_MAX_TOKENS),
+    PREFILL_COMPUTED,
 )
-REPORTED_FAMILIES: Final = (NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG)
+REPORTED_FAMILIES: Final = (
+    *(NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG, SLEEP_STATE, LORA_REQUESTS),
+    *(PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_QUERIES, EXTERNAL_HITS, TOKENS_BY_SOURCE),
+    *(PREEMPTIONS, ITERATION_TOKENS, DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
+)
 ENGINE_FAMILIES: Final = (
     *REPORTED_FAMILIES,
-    *(LORA_REQUESTS, PREFIX_QUERIES, PREFIX_HITS, TOKENS_BY_SOURCE, PREEMPTIONS, ITERATION_TOKENS),
-    *(DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
     *(XFER_TIME, XFER_BYTES, XFER_DESCRIPTORS, XFER_FAILED, XFER_EXPIRED),
 )
 
@@ -132,3 +148,29 @@ def report_waiting(page: Exposition, engine: tuple[str, str], num_waiting: int, 
     page.add(NUM_WAITING, num_waiting + num_deferred, *engine)
     page.add(WAITING_BY_REASON, num_waiting, *engine, "capacity")
     page.add(WAITING_BY_REASON, num_deferred, *engine, "deferred")
+
+
+def report_figures(page: Exposition, engine: tuple[str, str], figures: EngineFigures) -> None:
+    """Add what an engine has counted, whether it sleeps, and the adapters of its requests."""
+    for level, state in enumerate(SLEEP_STATES):
+        page.add(SLEEP_STATE, figures.sleep_level == level, *engine, state)
+    # Readers take the series of adapters with the largest value, a time.
+    names = ",".join(figures.waiting_adapters), ",".join(figures.running_adapters)
+    page.add(LORA_REQUESTS, time.time() if figures.max_loras else 0, *engine, str(figures.max_loras), *names)
+    page.add(PREFIX_QUERIES, figures.num_queried_tokens, *engine)
+    page.add(PREFIX_HITS, figures.num_hit_tokens, *engine)
+    page.add(EXTERNAL_QUERIES, figures.num_remote_queried_tokens, *engine)
+    page.add(EXTERNAL_HITS, figures.num_remote_tokens, *engine)
+    page.add(TOKENS_BY_SOURCE, figures.num_computed_tokens, *engine, "local_compute")
+    page.add(TOKENS_BY_SOURCE, figures.num_cached_tokens, *engine, "local_cache_hit")
+    page.add(TOKENS_BY_SOURCE, figures.num_remote_tokens, *engine, "external_kv_transfer")
+    page.add(PREEMPTIONS, figures.num_preemptions, *engine)
+    if len(figures.step_counts) == len(STEP_BOUNDS) + 1:  # a worker of another version may have other bounds
+        steps = Distribution.of(STEP_BOUNDS, figures.step_counts, figures.num_step_tokens)
+        page.add(ITERATION_TOKENS, steps, *engine)
+    if figures.num_accepted_per_position:
+        page.add(DRAFTS, figures.num_drafts, *engine)
+        page.add(DRAFT_TOKENS, figures.num_draft_tokens, *engine)
+        page.add(ACCEPTED_TOKENS, figures.num_accepted_tokens, *engine)
+    for position, count in enumerate(figures.num_accepted_per_position):
+        page.add(ACCEPTED_PER_POSITION, count, *engine, str(position))

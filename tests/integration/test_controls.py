@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_proto.v1 import baton_pb2 as pb
@@ -57,6 +59,16 @@ async def test_workers_that_slept_give_the_same_tokens_as_before() -> None:
             assert await site.generate() == (expected, 0)
 
 
+async def tells(http: httpx.AsyncClient, name: str, **labels: str) -> bool:
+    """Return whether the router's sample with these labels is above 0."""
+    samples = [
+        sample
+        for family in text_string_to_metric_families((await http.get("/metrics")).text)
+        for sample in family.samples
+    ]
+    return any(one.value > 0 for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+
 async def sleep_and_wake_up(site: Site, level: int) -> None:
     """See on the way what the routes and a client are told."""
     http = site.http
@@ -65,6 +77,9 @@ async def sleep_and_wake_up(site: Site, level: int) -> None:
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
     assert (await http.get("/health")).status_code == 503
     assert await status_of(site.generate()) == ("UNAVAILABLE", "every decode worker sleeps")
+    asleep = {"sleep_state": ("weights_offloaded", "discard_all")[level - 1], "engine": "decode"}
+    await eventually(lambda: tells(http, "vllm:engine_sleep_state", **asleep))
+    assert await tells(http, "vllm:external_prefix_cache_hits_total", engine="decode")
     woken = await http.post("/wake_up?tags=weights")
     assert woken.json() == {"status": "sleeping", "tags": ["weights"]}
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}

@@ -42,7 +42,7 @@ from baton_core.sessions.router_messages import (
     TokenBatch,
     Transferred,
 )
-from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import EngineFigures, Role, WorkerInfo, WorkerLoad, WorkerRates
 
 names = st.text(min_size=1, max_size=20)
 counts = st.integers(0, 2**32 - 1)
@@ -321,6 +321,26 @@ infos = st.builds(
     block_bytes=positive,
     metrics_address=st.just("") | names,
 )
+figures = st.builds(
+    EngineFigures,
+    sleep_level=st.integers(0, 2),
+    num_queried_tokens=epochs,
+    num_hit_tokens=counts,
+    num_computed_tokens=counts,
+    num_cached_tokens=counts,
+    num_remote_tokens=counts,
+    num_remote_queried_tokens=counts,
+    num_preemptions=counts,
+    step_counts=st.lists(counts, max_size=3).map(tuple),
+    num_step_tokens=counts,
+    num_drafts=counts,
+    num_draft_tokens=counts,
+    num_accepted_tokens=counts,
+    num_accepted_per_position=st.lists(counts, max_size=3).map(tuple),
+    max_loras=counts,
+    waiting_adapters=st.lists(names, max_size=3).map(tuple),
+    running_adapters=st.lists(names, max_size=3).map(tuple),
+)
 loads = st.builds(
     WorkerLoad,
     num_running=counts,
@@ -345,6 +365,7 @@ loads = st.builds(
         num_decode_steps=counts,
         num_pulls=counts,
     ),
+    figures=st.none() | figures,
 )
 
 

@@ -5,7 +5,6 @@ All of it on the worker's loop.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from baton_core.distribution import Distribution
 from baton_core.requests.attempt_names import is_probe
 from baton_core.requests.phases import PhaseName, PhaseReport
 from baton_core.sessions.router_messages import ToRouter, Transferred
+from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, EngineFigures
 from baton_core.worker.step_plan import StepPlan
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, counter, gauge
@@ -98,6 +98,7 @@ class WorkerMetrics:
         self._transfer_blocks = Distribution(vllm.DESCRIPTORS_BOUNDS)
         self._num_failed_transfers = 0
         self._work = WorkDone()
+        self._num_remote_queried = 0
 
     @property
     def problem(self) -> str:
@@ -137,6 +138,31 @@ class WorkerMetrics:
             case _:
                 pass
 
+    @property
+    def figures(self) -> EngineFigures:
+        """The figures that heartbeats report to routers."""
+        core, work, drafts = self._core, self._work, self._core.scheduler.speculation.counts
+        waiting = core.scheduler.adapters(is_running=False) | core.preparations.adapters.waiting_names
+        return EngineFigures(
+            sleep_level=core.controls.sleep_level,
+            num_queried_tokens=core.pool.cache.num_queried_tokens,
+            num_hit_tokens=core.pool.cache.num_hit_tokens,
+            num_computed_tokens=work.num_computed + work.num_recomputed,
+            num_cached_tokens=work.num_local_cache,
+            num_remote_tokens=work.num_remote,
+            num_remote_queried_tokens=self._num_remote_queried,
+            num_preemptions=core.scheduler.num_preemptions,
+            step_counts=self._iteration_tokens.counts,
+            num_step_tokens=int(self._iteration_tokens.total),
+            num_drafts=drafts.num_drafts,
+            num_draft_tokens=drafts.num_draft_tokens,
+            num_accepted_tokens=drafts.num_accepted_tokens,
+            num_accepted_per_position=tuple(drafts.num_accepted_per_position),
+            max_loras=core.config.scheduler.max_loras if core.config.max_cpu_loras else 0,
+            waiting_adapters=tuple(sorted(waiting))[:MAX_REPORTED_ADAPTERS],
+            running_adapters=tuple(sorted(core.scheduler.adapters(is_running=True))),
+        )
+
     def exposition(self) -> Exposition:
         """The current samples."""
         page = Exposition(FAMILIES)
@@ -150,6 +176,8 @@ class WorkerMetrics:
         self._work.add(report)
         transfers = [phase for phase in report.phases if phase.name is PhaseName.TRANSFER]
         if transfers:
+            sources = report.sources
+            self._num_remote_queried += sources.num_computed + sources.num_remote + sources.num_recomputed
             num_bytes = sum(transfer.num_bytes for transfer in transfers)
             self._transfer_s.add(sum(transfer.end_s - transfer.start_s for transfer in transfers))
             self._transfer_bytes.add(num_bytes)
@@ -162,37 +190,7 @@ class WorkerMetrics:
         page.add(vllm.KV_USAGE, core.pool.num_used / core.pool.num_blocks, *engine)
         cache = (str(config.identity.block_size), str(config.num_blocks), config.identity.dtype)
         page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, str(config.enable_prefix_caching))
-        self._tell_adapters(page)
-        page.add(vllm.PREFIX_QUERIES, core.pool.cache.num_queried_tokens, *engine)
-        page.add(vllm.PREFIX_HITS, core.pool.cache.num_hit_tokens, *engine)
-        computed = self._work.num_computed + self._work.num_recomputed
-        page.add(vllm.TOKENS_BY_SOURCE, computed, *engine, "local_compute")
-        page.add(vllm.TOKENS_BY_SOURCE, self._work.num_local_cache, *engine, "local_cache_hit")
-        page.add(vllm.TOKENS_BY_SOURCE, self._work.num_remote, *engine, "external_kv_transfer")
-        page.add(vllm.PREEMPTIONS, core.scheduler.num_preemptions, *engine)
-        page.add(vllm.ITERATION_TOKENS, self._iteration_tokens, *engine)
-        self._tell_speculation(page)
-
-    def _tell_speculation(self, page: Exposition) -> None:
-        """Add what was drafted, where anything may be."""
-        counts = self._core.scheduler.speculation.counts
-        if not counts.num_accepted_per_position:
-            return
-        page.add(vllm.DRAFTS, counts.num_drafts, *self._engine)
-        page.add(vllm.DRAFT_TOKENS, counts.num_draft_tokens, *self._engine)
-        page.add(vllm.ACCEPTED_TOKENS, counts.num_accepted_tokens, *self._engine)
-        for position, count in enumerate(counts.num_accepted_per_position):
-            page.add(vllm.ACCEPTED_PER_POSITION, count, *self._engine, str(position))
-
-    def _tell_adapters(self, page: Exposition) -> None:
-        """Add the names of adapters; readers take the series with the largest value, a time."""
-        core = self._core
-        if not core.config.max_cpu_loras:
-            page.add(vllm.LORA_REQUESTS, 0, *self._engine, "0", "", "")
-            return
-        waiting = core.scheduler.adapters(is_running=False) | core.preparations.adapters.waiting_names
-        names = (",".join(sorted(waiting)), ",".join(sorted(core.scheduler.adapters(is_running=True))))
-        page.add(vllm.LORA_REQUESTS, time.time(), *self._engine, str(core.config.scheduler.max_loras), *names)
+        vllm.report_figures(page, engine, self.figures)
 
     def _tell_transfers(self, page: Exposition) -> None:
         leases, engine, worker_id = self._core.leases, self._engine, self._core.config.worker_id

@@ -297,7 +297,7 @@ class Worker:
         self._schedule_next()
 
     def _load(self) -> WorkerLoad:
-        return self._core.load(self._loop.time())
+        return replace(self._core.load(self._loop.time()), figures=self.metrics.figures)
 
     # --- what goes out ---
 

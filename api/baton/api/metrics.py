@@ -88,6 +88,7 @@ class GenerationMetrics:
             "request_prefill_time_seconds": Distribution(_LATENCY_S),
             "request_decode_time_seconds": Distribution(_LATENCY_S),
             "request_prompt_tokens": Distribution(vllm.TOKENS_BOUNDS),
+            "request_prefill_kv_computed_tokens": Distribution(vllm.TOKENS_BOUNDS),
             "request_generation_tokens": Distribution(vllm.TOKENS_BOUNDS),
             "request_max_num_generation_tokens": Distribution(vllm.TOKENS_BOUNDS),
             "inter_token_latency_seconds": Distribution(vllm.TOKEN_GAP_BOUNDS),
@@ -117,6 +118,9 @@ class GenerationMetrics:
         self._add("request_prefill_time_seconds", timings.prefill_s)
         self._add("request_decode_time_seconds", timings.total_s - timings.first_token_s)
         self._add("request_prompt_tokens", finished.num_prompt_tokens)
+        self._add(
+            "request_prefill_kv_computed_tokens", finished.num_prompt_tokens - finished.num_cached_tokens
+        )
         self._add("request_generation_tokens", num_tokens)
         self._add("request_max_num_generation_tokens", builder.num_longest)
         for gap_s, num_tokens in builder.token_gaps:

@@ -80,6 +80,40 @@ class WorkerRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigures:
+    """Figures of a worker for metrics alone; numbers of tokens and the like are counted since its start."""
+
+    sleep_level: int = 0
+    """0: awake; 1: asleep with its weights in the host's memory; 2: asleep without them."""
+    num_queried_tokens: int = 0
+    """Prompt tokens looked up in its prefix cache."""
+    num_hit_tokens: int = 0
+    """Prompt tokens of these that were found."""
+    num_computed_tokens: int = 0
+    """Prompt tokens of requests that are over, computed here, once or again."""
+    num_cached_tokens: int = 0
+    """Prompt tokens of requests that are over, found in its prefix cache."""
+    num_remote_tokens: int = 0
+    """Prompt tokens copied from other workers."""
+    num_remote_queried_tokens: int = 0
+    """Prompt tokens that were not in its cache, of requests for which blocks were copied."""
+    num_preemptions: int = 0
+    step_counts: tuple[int, ...] = ()
+    """Steps by their number of tokens, in the buckets of the histogram."""
+    num_step_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_per_position: tuple[int, ...] = ()
+    """Accepted tokens by position in a draft; empty without speculative decoding."""
+    max_loras: int = 0
+    """LoRA adapters that a step may use; 0 where it takes none."""
+    waiting_adapters: tuple[str, ...] = ()
+    """Names of adapters of requests that wait, at most `MAX_REPORTED_ADAPTERS`."""
+    running_adapters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLoad:
     """A worker's state, sent with every heartbeat."""
 
@@ -116,6 +150,8 @@ class WorkerLoad:
     """Time that its last adapter took to load; 0 is not known yet."""
     waiting_request_ids: tuple[str, ...] = ()
     """Requests of which nothing is computed yet, at most `MAX_REPORTED_WAITING`, the last in its queue."""
+    figures: EngineFigures | None = None
+    """None before the first heartbeat."""
 
     @property
     def is_taking(self) -> bool:

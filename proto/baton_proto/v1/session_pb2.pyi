@@ -158,7 +158,7 @@ class WorkerHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused", "weights", "adapters", "loading_adapters", "adapter_load_s", "waiting_request_ids")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused", "weights", "adapters", "loading_adapters", "adapter_load_s", "waiting_request_ids", "figures")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class Load(_message.Message):
     LOADING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_LOAD_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
@@ -195,7 +196,46 @@ class Load(_message.Message):
     loading_adapters: _containers.RepeatedScalarFieldContainer[str]
     adapter_load_s: float
     waiting_request_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., loading_adapters: _Optional[_Iterable[str]] = ..., adapter_load_s: _Optional[float] = ..., waiting_request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    figures: Figures
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., loading_adapters: _Optional[_Iterable[str]] = ..., adapter_load_s: _Optional[float] = ..., waiting_request_ids: _Optional[_Iterable[str]] = ..., figures: _Optional[_Union[Figures, _Mapping]] = ...) -> None: ...
+
+class Figures(_message.Message):
+    __slots__ = ("sleep_level", "num_queried_tokens", "num_hit_tokens", "num_computed_tokens", "num_cached_tokens", "num_remote_tokens", "num_remote_queried_tokens", "num_preemptions", "step_counts", "num_step_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_per_position", "max_loras", "waiting_adapters", "running_adapters")
+    SLEEP_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_QUERIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REMOTE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_REMOTE_QUERIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_PER_POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_LORAS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    sleep_level: int
+    num_queried_tokens: int
+    num_hit_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    num_remote_tokens: int
+    num_remote_queried_tokens: int
+    num_preemptions: int
+    step_counts: _containers.RepeatedScalarFieldContainer[int]
+    num_step_tokens: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_per_position: _containers.RepeatedScalarFieldContainer[int]
+    max_loras: int
+    waiting_adapters: _containers.RepeatedScalarFieldContainer[str]
+    running_adapters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sleep_level: _Optional[int] = ..., num_queried_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_remote_tokens: _Optional[int] = ..., num_remote_queried_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counts: _Optional[_Iterable[int]] = ..., num_step_tokens: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., max_loras: _Optional[int] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., running_adapters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Rates(_message.Message):
     __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")

@@ -95,3 +95,5 @@ def _report_engine(page: Exposition, model_name: str, info: WorkerInfo, load: Wo
     page.add(vllm.KV_USAGE, 1 - load.num_available_blocks / info.num_blocks, *engine)
     cache = (str(info.identity.block_size), str(info.num_blocks), info.identity.dtype)
     page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, str(info.has_prefix_cache))
+    if load.figures is not None:
+        vllm.report_figures(page, engine, load.figures)

@@ -41,6 +41,7 @@ _DISTRIBUTIONS: Final = {
     vllm.REQUEST_PROMPT_TOKENS: vllm.TOKENS_BOUNDS,
     vllm.REQUEST_GENERATION_TOKENS: vllm.TOKENS_BOUNDS,
     vllm.MAX_GENERATION_TOKENS: vllm.TOKENS_BOUNDS,
+    vllm.PREFILL_COMPUTED: vllm.TOKENS_BOUNDS,
     vllm.PARAMS_N: vllm.SEQUENCES_BOUNDS,
     vllm.PARAMS_MAX_TOKENS: vllm.TOKENS_BOUNDS,
 }
@@ -239,6 +240,7 @@ def _count_finished(engine: _Engine, stream: ClientStream, end: FinishRequest) -
     if timings.per_token_s:
         engine.add(vllm.TIME_PER_OUTPUT_TOKEN, timings.per_token_s)
     engine.add(vllm.REQUEST_PROMPT_TOKENS, end.num_prompt_tokens)
+    engine.add(vllm.PREFILL_COMPUTED, end.num_prompt_tokens - end.num_cached_tokens)
     engine.add(vllm.REQUEST_GENERATION_TOKENS, stream.num_sent_tokens)
     engine.add(vllm.MAX_GENERATION_TOKENS, max(stream.text.sequence_tokens))
     engine.add(vllm.PARAMS_N, params.n)

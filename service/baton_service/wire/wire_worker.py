@@ -14,6 +14,7 @@ from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity
 from baton_core.sessions.worker_info import (
     MAX_REPORTED_ADAPTERS,
     MAX_REPORTED_WAITING,
+    EngineFigures,
     Role,
     WorkerInfo,
     WorkerLoad,
@@ -178,6 +179,7 @@ def encode_load(load: WorkerLoad) -> pb.Load:
         loading_adapters=load.loading_adapters,
         adapter_load_s=load.adapter_load_s,
         waiting_request_ids=load.waiting_request_ids,
+        figures=None if load.figures is None else pb.Figures(**asdict(load.figures)),
     )
 
 
@@ -213,4 +215,27 @@ def decode_load(load: pb.Load) -> WorkerLoad:
         loading_adapters=tuple(load.loading_adapters[:MAX_REPORTED_ADAPTERS]),
         adapter_load_s=checked_number("adapter_load_s", load.adapter_load_s),
         waiting_request_ids=tuple(load.waiting_request_ids[:MAX_REPORTED_WAITING]),
+        figures=_decode_figures(load.figures) if load.HasField("figures") else None,
+    )
+
+
+def _decode_figures(figures: pb.Figures) -> EngineFigures:
+    return EngineFigures(
+        sleep_level=figures.sleep_level,
+        num_queried_tokens=figures.num_queried_tokens,
+        num_hit_tokens=figures.num_hit_tokens,
+        num_computed_tokens=figures.num_computed_tokens,
+        num_cached_tokens=figures.num_cached_tokens,
+        num_remote_tokens=figures.num_remote_tokens,
+        num_remote_queried_tokens=figures.num_remote_queried_tokens,
+        num_preemptions=figures.num_preemptions,
+        step_counts=tuple(figures.step_counts),
+        num_step_tokens=figures.num_step_tokens,
+        num_drafts=figures.num_drafts,
+        num_draft_tokens=figures.num_draft_tokens,
+        num_accepted_tokens=figures.num_accepted_tokens,
+        num_accepted_per_position=tuple(figures.num_accepted_per_position),
+        max_loras=figures.max_loras,
+        waiting_adapters=tuple(figures.waiting_adapters[:MAX_REPORTED_ADAPTERS]),
+        running_adapters=tuple(figures.running_adapters[:MAX_REPORTED_ADAPTERS]),
     )

@@ -88,6 +88,7 @@ def test_requests_are_counted() -> None:
     }
     for name, count in (("inter_token_latency_seconds", 4), ("request_max_num_generation_tokens", 2)):
         assert found[f"vllm:{name}", None].count == count  # type: ignore[union-attr]
+    assert found["vllm:request_prefill_kv_computed_tokens", None].sum == 48  # type: ignore[union-attr]
     assert found["vllm:iteration_tokens_total", None].sum == 5  # type: ignore[union-attr]
     assert values["vllm:kv_cache_usage_perc", None] == 0.25
     assert values["vllm:generation_tokens", None] == 6

@@ -178,6 +178,22 @@ def test_a_worker_that_woke_up_takes_requests(worker: Worker) -> None:
     finish(worker, "r")
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_level_of_a_sleep_lasts_until_the_weights_are_back(worker: Worker, level: int) -> None:
+    controls = worker.core.controls
+    assert controls.sleep_level == 0
+    sleep(worker, level)
+    assert controls.sleep_level == level
+    (run,) = worker.ask(ControlAction.WAKE_UP, tags=["weights"])
+    worker.feed(ControlDone(run_id=run.run_id, away=frozenset({EnginePart.KV_CACHE})))
+    assert controls.sleep_level == 1
+    (run,) = worker.ask(ControlAction.WAKE_UP)
+    worker.feed(ControlDone(run_id=run.run_id))
+    assert controls.sleep_level == 0
+    sleep(worker)
+    assert controls.sleep_level == 1
+
+
 def test_a_worker_whose_sleep_failed_is_awake(worker: Worker) -> None:
     (run,) = worker.ask(ControlAction.SLEEP)
     worker.feed(ControlDone(run_id=run.run_id, code=ErrorCode.INTERNAL, message="no"))

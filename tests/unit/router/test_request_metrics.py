@@ -102,10 +102,12 @@ def test_each_sequence_of_a_failed_request_ends_at_the_worker_that_had_it(unfini
 
 def test_tokens_of_the_longest_sequence_are_told(unfinished: ClientStream) -> None:
     requests = RequestMetrics()
-    requests.on_ended(NOW, unfinished, replace(FINISHED, timings=RequestTimings(decode_worker="d")), None)
+    end = replace(FINISHED, num_cached_tokens=1, timings=RequestTimings(decode_worker="d"))
+    requests.on_ended(NOW, unfinished, end, None)
     told = samples_of(requests)
     assert told["vllm:request_generation_tokens_sum", "d", ""] == 3
     assert told["vllm:request_max_num_generation_tokens_sum", "d", ""] == 2
+    assert told["vllm:request_prefill_kv_computed_tokens_sum", "d", ""] == 4 - 1
 
 
 @pytest.mark.parametrize("record", RECORDS)

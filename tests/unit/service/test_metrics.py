@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +14,14 @@ from baton_core.requests.attempt_names import PROBE_MARK
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import Transferred
-from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_core.sessions.worker_info import EngineFigures, Role, WorkerLoad
 from baton_core.worker.worker_events import CompileGrammar, GrammarCompiled, StepDone
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_events import WorkerJoined, WorkerReported
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_service.exposition import Exposition
+from baton_service.wire.wire_worker import decode_load, encode_load
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.worker_metrics import WorkerMetrics
 from tests.builders import make_request, make_worker_config, make_worker_info, step_result
@@ -27,11 +29,11 @@ from tests.unit.core.workers import Pair, Worker
 
 GAUGES: Final = {
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
-    *("lora_requests_info", "num_requests_waiting_by_reason"),
+    *("lora_requests_info", "num_requests_waiting_by_reason", "engine_sleep_state"),
 }
 COUNTERS: Final = {
     *("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "prompt_tokens_cached"),
-    "generation_tokens",
+    *("generation_tokens", "external_prefix_cache_queries", "external_prefix_cache_hits"),
     *("prompt_tokens_by_source", "request_success", "num_preemptions"),
     *("nixl_num_failed_transfers", "nixl_num_kv_expired_reqs"),
     *("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"),
@@ -42,7 +44,7 @@ HISTOGRAMS: Final = {
     *("request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"),
     *("request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
     *("request_prompt_tokens", "request_generation_tokens", "request_params_n"),
-    "request_max_num_generation_tokens",
+    *("request_max_num_generation_tokens", "request_prefill_kv_computed_tokens"),
     *("request_params_max_tokens", "nixl_xfer_time_seconds", "nixl_bytes_transferred"),
     "nixl_num_descriptors",
 }
@@ -78,9 +80,10 @@ def worker_metrics(core: WorkerCore | None = None) -> WorkerMetrics:
     return WorkerMetrics("tiny", core or WorkerCore(make_worker_config("w1")))
 
 
-def router_metrics(**info: object) -> RouterMetrics:
+def router_metrics(figures: EngineFigures | None = None, **info: object) -> RouterMetrics:
     core = RouterCore(RouterConfig())
     core.on_event(0.0, WorkerJoined(info=make_worker_info("w1", **info)))
+    core.on_event(0.0, WorkerReported(worker_id="w1", load=WorkerLoad(figures=figures)))
     return RouterMetrics("tiny", core, RequestMetrics())
 
 
@@ -99,21 +102,58 @@ def test_the_documentation_lists_every_name() -> None:
 
 
 def test_each_series_is_told_by_one_service() -> None:
-    of_worker = {name for name, _ in samples_of(worker_metrics().exposition())}
-    of_router = {
-        name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition(is_ready=True))
-    }
+    metrics = worker_metrics()
+    of_worker = {name for name, _ in samples_of(metrics.exposition())}
+    apart = router_metrics(metrics.figures, metrics_address="w1:9100")
+    of_router = {name for name, _ in samples_of(apart.exposition(is_ready=True))}
     shared = {name for name in of_worker & of_router if not name.startswith(OF_A_PROCESS)}
     assert not shared, "each process tells of itself alone, and of nothing else that another tells"
-    instead = {name for name, _ in samples_of(router_metrics().exposition(is_ready=True))} - of_router
-    assert instead == {
-        "vllm:num_requests_running",
-        "vllm:num_requests_waiting",
-        "vllm:num_requests_waiting_by_reason",
-        "vllm:kv_cache_usage_perc",
-        "vllm:cache_config_info",
-    }
-    assert instead <= of_worker
+    instead = {
+        name for name, _ in samples_of(router_metrics(metrics.figures).exposition(is_ready=True))
+    } - of_router
+    assert instead == {name for name in of_worker if name.startswith("vllm:") and "nixl" not in name}
+
+
+def test_a_router_tells_for_a_worker_what_the_worker_has_counted() -> None:
+    core = WorkerCore(make_worker_config("w1"))
+    metrics = worker_metrics(core)
+    figures = EngineFigures(
+        sleep_level=2,
+        num_queried_tokens=9,
+        num_hit_tokens=8,
+        num_computed_tokens=7,
+        num_cached_tokens=6,
+        num_remote_tokens=5,
+        num_remote_queried_tokens=10,
+        num_preemptions=4,
+        step_counts=(1, 2, *metrics.figures.step_counts[2:]),
+        num_step_tokens=17,
+        num_drafts=3,
+        num_draft_tokens=6,
+        num_accepted_tokens=2,
+        num_accepted_per_position=(2, 0),
+        max_loras=2,
+        waiting_adapters=("a", "b"),
+        running_adapters=("c",),
+    )
+    load = decode_load(encode_load(replace(core.load(0.0), figures=figures)))
+    told = samples_of(router_metrics(load.figures).exposition(is_ready=True))
+    prefix, drafts, began_s = "vllm:prefix_cache", "vllm:spec_decode_num", time.time()
+    assert [told[f"{prefix}_queries_total", ()], told[f"{prefix}_hits_total", ()]] == [9, 8]
+    external = "vllm:external_prefix_cache"
+    assert [told[f"{external}_queries_total", ()], told[f"{external}_hits_total", ()]] == [10, 5]
+    sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
+    assert [told["vllm:prompt_tokens_by_source_total", (source,)] for source in sources] == [7, 6, 5]
+    assert told["vllm:num_preemptions_total", ()] == 4
+    steps = "vllm:iteration_tokens_total"
+    assert [told[f"{steps}_bucket", (bound,)] for bound in ("1.0", "8.0", "+Inf")] == [1, 3, 3]
+    assert told[f"{steps}_sum", ()] == 17
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    assert [told[f"{drafts}_{name}_total", ()] for name in names] == [3, 6, 2]
+    assert [told[f"{drafts}_accepted_tokens_per_pos_total", (at,)] for at in "01"] == [2, 0]
+    assert told["vllm:lora_requests_info", ("2", "c", "a,b")] == pytest.approx(began_s, abs=60)
+    states = ("awake", "weights_offloaded", "discard_all")
+    assert [told["vllm:engine_sleep_state", (state,)] for state in states] == [0, 0, 1]
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -267,6 +307,8 @@ def test_transfers_and_sources_are_counted_from_reports() -> None:
     assert told["vllm:nixl_num_failed_transfers_total", ()] == 1
     by_source = {labels: value for (name, labels), value in told.items() if "by_source" in name}
     assert by_source == {("local_compute",): 3, ("local_cache_hit",): 4, ("external_kv_transfer",): 12}
+    external = "vllm:external_prefix_cache"
+    assert [told[f"{external}_queries_total", ()], told[f"{external}_hits_total", ()]] == [15, 12]
     assert told["baton_recomputed_tokens_total", ()] == 2
 
 

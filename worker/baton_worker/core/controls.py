@@ -73,11 +73,20 @@ class Controls:
         self._away: frozenset[EnginePart] = frozenset()
         self._is_giving_up = False
         """True if what runs takes the engine's memory away."""
+        self._lacks_weights = False
+        """True if a sleep of level 2 has dropped the weights, or is about to."""
 
     @property
     def is_asleep(self) -> bool:
         """True if the engine lacks what a request needs, or is about to: none may be taken."""
         return self._is_giving_up or bool(self._away - {EnginePart.SCHEDULING})
+
+    @property
+    def sleep_level(self) -> int:
+        """0 while it is awake or only paused; 2 while it sleeps without its weights, else 1."""
+        if not self.is_asleep:
+            return 0
+        return 2 if self._lacks_weights else 1
 
     @property
     def is_paused(self) -> bool:
@@ -145,6 +154,7 @@ class Controls:
                 effects.append(self._refuse(asked, error))
                 continue
             self._is_giving_up = level > 0
+            self._lacks_weights |= level == 2
             effects += self._adapters.drop_idle() if level == 2 else []
             effects.append(self._run(asked))
         return effects
@@ -156,6 +166,7 @@ class Controls:
             return []
         if asked.action not in BESIDE_STEPS:
             self._away, self._is_giving_up = done.away, False
+            self._lacks_weights &= EnginePart.WEIGHTS in done.away
             self.weights = done.weights or self.weights
         if asked is self._switch:
             self._switch = None
