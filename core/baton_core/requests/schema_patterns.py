@@ -31,7 +31,8 @@ _FORMATS: Final = frozenset(
 def with_plain_patterns(schema: Any) -> Any:
     """Return the schema with each pattern as one that matches whole strings; values in it stay as they are.
 
-    Formats that no library knows are left out: JSON Schema takes those for notes that allow every string.
+    Formats that no library knows are left out: JSON Schema takes those for notes that allow every string. So
+    is `propertyNames` that allows every name, which llguidance refuses.
 
     Raises:
         RegexError: a pattern is wrong, or two of an object mean the same.
@@ -65,6 +66,8 @@ def _make_plain(schema: dict[str, Any]) -> None:
             raise RegexError("two keys of 'patternProperties' mean the same")
     if isinstance(form := schema.get("format"), str) and form not in _FORMATS:
         del schema["format"]
+    if schema.get("propertyNames") in (True, {}, {"type": "string"}):
+        del schema["propertyNames"]
 
 
 def _whole(pattern: str) -> str:

@@ -60,6 +60,12 @@ KEPT_BY_GUIDANCE: Final[dict[str, Any]] = {
         "patternProperties": {"^a[0-9]$": {"type": "integer"}},
         "additionalProperties": False,
     },
+    "any names": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "propertyNames": {"type": "string"},
+        "additionalProperties": {"type": "null"},
+    },
     "number of properties": {
         "type": "object",
         "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
