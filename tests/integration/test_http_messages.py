@@ -53,6 +53,7 @@ async def test_a_reply_is_a_message_with_its_usage() -> None:
         assert message.id == f"msg_{message._request_id}"
         assert [(part.type, part.text) for part in message.content] == [("text", "Good day.")]
         assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
+        assert "citations" not in message.content[0].model_fields_set
         params = chat.worker.spec.params
         assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 5, 200)
         usage = message.usage

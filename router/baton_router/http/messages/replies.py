@@ -23,7 +23,6 @@ class MessageUsage(msgspec.Struct, kw_only=True):
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text", kw_only=True):
     text: str
-    citations: None = None
 
 
 class ThinkingPart(msgspec.Struct, tag_field="type", tag="thinking", kw_only=True):
