@@ -204,6 +204,9 @@ async def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
         wrong = await chat.client.get("/v1/messages")
         assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
         assert wrong.json()["request_id"] == wrong.headers["request-id"]
+        absent = await chat.client.post("/v1/messages/batches", json={})
+        assert (absent.status_code, absent.json()["error"]["type"]) == (404, "not_found_error")
+        assert absent.json()["request_id"] == absent.headers["request-id"]
         assert not chat.worker.commands
 
 

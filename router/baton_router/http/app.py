@@ -114,11 +114,16 @@ class _NoRoute:
         except HttpError as refusal:
             failure = failure_of(refusal)
         name, headers = request.scope[REQUEST_NAME].text, dict(failure.headers)
-        dialect = self._dialects.get(_known_path(request).removesuffix("/"), OPENAI)
+        dialect = self._dialect_of(_known_path(request))
         if dialect.request_id_header:
             headers[dialect.request_id_header] = name
         body = msgspec.json.encode(dialect.error_body(failure, name))
         return Response(body, failure.status, headers, media_type="application/json")
+
+    def _dialect_of(self, path: str) -> Dialect:
+        """Return the dialect of a path: that of a route there or above it."""
+        above = (dialect for route, dialect in self._dialects.items() if f"{path}/".startswith(f"{route}/"))
+        return next(above, OPENAI)
 
     def _refusal(self, request: Request, error: Exception) -> HttpError:
         assert isinstance(error, HTTPException), "that is what this is registered for"
