@@ -139,6 +139,8 @@ class ContextLengthError(InvalidRequestError):
         words = f"this model's maximum context length is {max_model_len} tokens"
         given = f"{'at least ' if is_least else ''}{num_tokens} tokens"
         super().__init__(field, given, f"1 to {most} tokens: {words}")
+        self.num_tokens = num_tokens
+        self.most = most
 
 
 class OverloadedError(BatonError):

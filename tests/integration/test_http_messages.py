@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -163,10 +164,12 @@ async def test_settings_of_tools_and_thinking_become_those_of_chats() -> None:
         assert budget is not None
         assert budget.num_tokens == 1024
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
-        await ask(client, output_config={"format": {"type": "json_schema", "schema": schema}})
-        form = chat.worker.spec.params.structured_outputs
-        assert form is not None
-        assert json.loads(form.json or "") == schema
+        given = {"type": "json_schema", "schema": schema}
+        for fields in ({"output_config": {"format": given}}, {"extra_body": {"output_format": given}}):
+            await ask(client, **fields)
+            form = chat.worker.spec.params.structured_outputs
+            assert form is not None
+            assert json.loads(form.json or "") == schema
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -182,6 +185,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tools[0].input_schema.type is 'array'; allowed: object",
     ),
     ({"extra_body": {"mcp_servers": [{"url": "http://x"}]}}, "mcp_servers is"),
+    ({"extra_body": {"compaction": {"type": "summarize"}}}, "compaction is"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         "messages[0].content[0].type is 'image'; allowed: text, tool_result: this router serves",
@@ -208,6 +212,35 @@ async def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
         assert (absent.status_code, absent.json()["error"]["type"]) == (404, "not_found_error")
         assert absent.json()["request_id"] == absent.headers["request-id"]
         assert not chat.worker.commands
+
+
+async def test_a_refused_thread_and_a_prompt_too_long_are_known_to_the_clients() -> None:
+    async with chatting("No.") as chat:
+        body = {"max_tokens": 5, "messages": HELLO, "thread": {"type": "create"}}
+        refused = (await chat.client.post("/v1/messages", json=body)).json()["error"]
+        assert refused["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        assert "details" not in (await chat.client.post("/v1/messages", json={"messages": 5})).json()["error"]
+        body = {"max_tokens": 5, "messages": [{"role": "user", "content": "word " * 40_000}]}
+        refused = await chat.client.post("/v1/messages", json=body)
+        assert re.fullmatch(
+            r"prompt is too long: \d{5} tokens > \d+ maximum", refused.json()["error"]["message"]
+        )
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_edits_of_the_conversation_are_ignored_and_named_unless_they_keep_all(path: str) -> None:
+    kept = {"type": "clear_thinking_20251015", "keep": "all"}
+    body: dict[str, Any] = {"messages": HELLO} | ({} if "count" in path else {"max_tokens": 5})
+    for is_strict in (False, True):
+        async with chatting("No.", strict_fields=is_strict) as chat:
+            reply = await chat.client.post(path, json={**body, "context_management": {"edits": [kept]}})
+            assert (reply.status_code, "x-baton-ignored" in reply.headers) == (200, False)
+            edits = [kept, {"type": "clear_tool_uses_20250919"}]
+            reply = await chat.client.post(path, json={**body, "context_management": {"edits": edits}})
+            if is_strict:
+                assert "context_management.edits[1] is" in reply.json()["error"]["message"]
+            else:
+                assert reply.headers["x-baton-ignored"] == "context_management.edits[]"
 
 
 async def test_a_key_may_come_as_anthropic_sends_it() -> None:

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final
 
@@ -61,6 +61,8 @@ class Failure:
     status: int
     body: ErrorBody
     headers: Mapping[str, str] = field(default_factory=dict)
+    length: ContextLengthError | None = None
+    """The error, where a prompt is too long."""
 
 
 class HttpError(Exception):
@@ -90,7 +92,8 @@ def failure_of(error: Exception) -> Failure:
         case UnprocessableRequestError():
             return _failure(422, error.code, str(error), param=error.field)
         case ContextLengthError():
-            return _failure(400, "context_length_exceeded", str(error), param=error.field)
+            failure = _failure(400, "context_length_exceeded", str(error), param=error.field)
+            return replace(failure, length=error)
         case InvalidRequestError():
             return _failure(STATUS[error.code].http, error.code, str(error), param=error.field)
         case BatonError() if error.code in _INTERNAL_CODES:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Any, Final
 
+from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.output_parsers import find_reasoning
 from baton_router.http.chat.request import (
@@ -16,6 +17,7 @@ from baton_router.http.chat.request import (
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import renamed
 from baton_router.http.generation import Generation, collect, generating
+from baton_router.http.ignored_fields import Removal
 from baton_router.http.messages.parts import PartWriter
 from baton_router.http.messages.replies import (
     ANTHROPIC,
@@ -28,7 +30,7 @@ from baton_router.http.messages.replies import (
     MessageUsage,
     TokenCount,
 )
-from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
+from baton_router.http.messages.request import MESSAGE_NAMES, as_chat, unmade_edits
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.route import CONVERTING, GENERATING, Query, Routes, Tag
 from baton_router.requests.generation import Delta, Finished
@@ -59,6 +61,7 @@ async def create_message(call: Call[MessagesRequest], query: MessagesQuery) -> N
     """
     has_reasoning = bool(call.state.settings.reasoning_parser)
     is_streamed = bool(call.body.stream)
+    _note_edits(call, call.body)
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=has_reasoning)
         call.body.messages = []
@@ -87,9 +90,24 @@ async def count_message_tokens(call: Call[CountRequest], query: MessagesQuery) -
         InvalidRequestError: a field is wrong; the message names it.
         RequestError: as `count_tokens`.
     """
+    _note_edits(call, call.body)
     with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
         return TokenCount(input_tokens=await count_tokens(call, body))
+
+
+def _note_edits(call: Call[Any], body: CountRequest) -> None:
+    """Name the edits of a conversation that are not made here among the fields that are ignored.
+
+    Raises:
+        InvalidRequestError: there is one, and the call is strict.
+    """
+    edit = next(unmade_edits(body), None)
+    if edit is None:
+        return
+    if call.is_strict:
+        raise InvalidRequestError(*edit, "one that keeps all: the conversation is taken as it is")
+    call.note_ignored(Removal({"context_management.edits[]": None}, {"context_management"}))
 
 
 class MessageReply:

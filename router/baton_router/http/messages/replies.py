@@ -120,9 +120,19 @@ class TokenCount(msgspec.Struct, kw_only=True):
     input_tokens: int
 
 
+class ThreadErrorDetails(
+    msgspec.Struct, tag_field="error_code", tag="thread_unsupported_request", kw_only=True
+):
+    """Lets Anthropic's clients send the whole conversation with each request instead."""
+
+    unsupported: list[str]
+
+
 class MessageErrorDetail(msgspec.Struct, kw_only=True):
     type: str
     message: str
+    details: ThreadErrorDetails | msgspec.UnsetType = msgspec.UNSET
+    """More about an error of the field `thread`."""
 
 
 class MessageError(msgspec.Struct, tag_field="type", tag="error", kw_only=True):
@@ -148,7 +158,12 @@ _TYPES: Final = {
 def error_body(failure: Failure, request_id: str) -> MessageError:
     """Return a failure as Anthropic writes it."""
     kind = _TYPES.get(failure.status, "invalid_request_error" if failure.status < 500 else "api_error")
-    detail = MessageErrorDetail(type=kind, message=failure.body.error.message)
+    error = failure.body.error
+    detail = MessageErrorDetail(type=kind, message=error.message)
+    if error.param == "thread":
+        detail.details = ThreadErrorDetails(unsupported=["thread"])
+    if (length := failure.length) is not None:  # clients know the error by these words
+        detail.message = f"prompt is too long: {length.num_tokens} tokens > {length.most} maximum"
     return MessageError(error=detail, request_id=request_id)
 
 

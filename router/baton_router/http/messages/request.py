@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.chat.schemas import (
@@ -40,9 +40,14 @@ LEAST_BUDGET: Final = 1024
 _REFUSED: Final = {
     "container": "nothing: no code is run here",
     "mcp_servers": "nothing: no server is called here",
-    "context_management": "nothing: the conversation is taken as it is",
+    "compaction": "nothing: conversations are not summarized here",
+    "thread": "nothing: no conversation is kept here, send it whole",
     "kv_transfer_params": "nothing: the router places requests and moves their blocks itself",
 }
+_BILLING: Final = "x-anthropic-billing-header"
+"""Beginning of a part of Claude Code's system prompt; it differs between sessions, and prefixes with it."""
+_KEPT_THINKING: Final = "clear_thinking_20251015"
+"""Type of the edits of `context_management` that clear earlier thinking; they may keep all of it."""
 MESSAGE_NAMES: Final = {
     "stop": "stop_sequences",
     "max_completion_tokens": "max_tokens",
@@ -83,6 +88,14 @@ def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
     return chat
 
 
+def unmade_edits(body: CountRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the edits of a request, each with its name, that would take something out of the conversation."""
+    edits = body.context_management.edits if body.context_management is not None else None
+    for index, edit in enumerate(edits or ()):
+        if edit.get("type") != _KEPT_THINKING or edit.get("keep") not in ("all", {"type": "all"}):
+            yield f"context_management.edits[{index}]", edit
+
+
 def _set_sampling(chat: ChatRequest, body: MessagesRequest) -> None:
     if body.max_tokens < 1:
         raise InvalidRequestError("max_tokens", body.max_tokens, "a whole number over 0")
@@ -91,8 +104,9 @@ def _set_sampling(chat: ChatRequest, body: MessagesRequest) -> None:
     chat.stop = body.stop_sequences
     chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
     chat.cache_salt = body.cache_salt
-    if body.output_config is not None and body.output_config.format is not None:
-        schema = JsonSchema(name="output", json_schema=body.output_config.format.schema)
+    given = body.output_config.format if body.output_config is not None else None
+    if (form := given or body.output_format) is not None:
+        schema = JsonSchema(name="output", json_schema=form.schema)
         chat.response_format = JsonSchemaFormat(json_schema=schema)
 
 

@@ -167,6 +167,13 @@ class OutputConfig(Fields, kw_only=True):
     """The reply's format."""
 
 
+class ContextManagement(Fields, kw_only=True):
+    """Edits of the conversation before the model reads it."""
+
+    edits: list[dict[str, Any]] | None = None
+    """None is made: those that would take something out are named in `x-baton-ignored`."""
+
+
 class CountRequest(Fields, kw_only=True):
     """A conversation whose tokens are counted."""
 
@@ -184,6 +191,8 @@ class CountRequest(Fields, kw_only=True):
     """The use of reasoning before the answer. Default: as the chat template has it."""
     output_config: OutputConfig | None = None
     """Settings of the reply."""
+    output_format: OutputFormat | None = None
+    """The older name of `output_config.format`, which comes first."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
     cache_control: Any = None
@@ -192,8 +201,10 @@ class CountRequest(Fields, kw_only=True):
     """Refused: nothing is run here."""
     mcp_servers: Any = None
     """Refused: nothing is called here."""
-    context_management: Any = None
-    """Refused where it asks for something: the conversation is taken as it is."""
+    context_management: ContextManagement | None = None
+    """Edits of the conversation before the model reads it."""
+    thread: Any = None
+    """Refused: no conversation is kept here."""
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -219,5 +230,9 @@ class MessagesRequest(CountRequest, kw_only=True):
     """Ignored: there is one tier."""
     inference_geo: Any = None
     """Ignored."""
+    fallbacks: Any = None
+    """Ignored: they are for requests that a model declines, and none is declined here."""
+    compaction: Any = None
+    """Refused: conversations are not summarized here."""
     kv_transfer_params: Any = None
     """Refused where it asks for something: the router places requests and moves their blocks itself."""
