@@ -188,7 +188,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"extra_body": {"compaction": {"type": "summarize"}}}, "compaction is"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-        "messages[0].content[0].type is 'image'; allowed: text, tool_result: this router serves",
+        "messages[0].content[0].type is 'image'; allowed: text, tool_result, tool_reference: this router",
     ),
 ]
 

@@ -29,6 +29,7 @@ from baton_router.http.messages.schemas import (
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -67,10 +68,7 @@ def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
     """
     refuse_fields(body, _REFUSED)
-    system = "" if body.system is None else _text_of("system", body.system)
-    messages = [ChatMessage(role="system", content=system)] if system else []
-    for index, message in enumerate(body.messages):
-        messages += _chat_messages(f"messages[{index}]", message)
+    messages = _conversation(body)
     continues = bool(messages) and messages[-1].role == "assistant"
     chat = ChatRequest(
         messages=messages,
@@ -121,10 +119,8 @@ def _set_thinking(chat: ChatRequest, body: CountRequest, *, has_reasoning: bool)
         chat.enable_thinking = False if thinking.type == "disabled" else None
         return
     chat.enable_thinking = True
-    limit = body.max_tokens if isinstance(body, MessagesRequest) else None
-    if budget is None or budget < LEAST_BUDGET or (limit is not None and budget >= limit):
-        allowed = f"at least {LEAST_BUDGET}, and less than max_tokens"
-        raise InvalidRequestError("thinking.budget_tokens", budget, allowed)
+    if budget is None or budget < LEAST_BUDGET:
+        raise InvalidRequestError("thinking.budget_tokens", budget, f"at least {LEAST_BUDGET}")
     if has_reasoning:
         chat.thinking_token_budget = budget
 
@@ -158,24 +154,70 @@ def _chat_tool(name: str, tool: InputTool) -> ChatTool:
     return ChatTool(function=function)
 
 
+def _conversation(body: CountRequest) -> list[ChatMessage]:
+    """Return the messages of a request, of which only the first may be of the system.
+
+    Templates refuse later ones, or move them to the front, where they change the prefix of every turn. So a
+    system message joins the user's message or the result before it, else the user's message after it.
+    """
+    systems = [] if body.system is None else [_system_text("system", body.system)]
+    messages: list[ChatMessage] = []
+    pending = ""
+    """Text that follows a reply."""
+    for index, message in enumerate(body.messages):
+        name = f"messages[{index}]"
+        if message.role == "system":
+            text = _system_text(f"{name}.content", message.content)
+            if not messages:
+                systems.append(text)
+            elif messages[-1].role == "assistant":
+                pending = _joined(pending, text)
+            else:
+                messages[-1].content = _joined(str(messages[-1].content), text)
+            continue
+        read = _chat_messages(name, message)
+        if pending:
+            if message.role == "assistant":
+                messages.append(ChatMessage(role="user", content=pending))
+            else:
+                read[-1].content = _joined(pending, str(read[-1].content))
+        messages += read
+        pending = ""
+    if pending:
+        messages.append(ChatMessage(role="user", content=pending))
+    system = _joined(*systems)
+    return [ChatMessage(role="system", content=system), *messages] if system else messages
+
+
+def _joined(*texts: str) -> str:
+    return "\n\n".join(filter(None, texts))
+
+
+def _system_text(name: str, content: str | Sequence[AnyBlock]) -> str:
+    """Return the text of the system, without the part that Anthropic's servers read themselves."""
+    if isinstance(content, str):
+        return content
+    texts = (_text_of_block(f"{name}[{index}]", block, "text") for index, block in enumerate(content))
+    return "\n".join(text for text in texts if not text.startswith(_BILLING))
+
+
 def _chat_messages(name: str, message: InputMessage) -> list[ChatMessage]:
     """Return a message as chats have it: the result of each call is a message of its own."""
+    role = "assistant" if message.role == "assistant" else "user"
     if isinstance(message.content, str):
-        return [ChatMessage(role=message.role, content=message.content)]
-    if message.role == "assistant":
+        return [ChatMessage(role=role, content=message.content)]
+    if role == "assistant":
         return [_reply(name, message.content)]
     messages: list[ChatMessage] = []
     texts: list[str] = []
     for index, block in enumerate(message.content):
         at = f"{name}.content[{index}]"
         if isinstance(block, ToolResultBlock):
-            if message.role != "user":
-                raise InvalidRequestError(f"{at}.type", "tool_result", "tool_result in messages of role user")
             messages.append(_tool_result(at, block))
         else:
-            texts.append(_text_of_block(at, block, message.role))
+            texts.append(_text_of_block(at, block, "text, tool_result, tool_reference"))
     if texts or not messages:
-        messages.append(ChatMessage(role=message.role, content="\n".join(texts)))
+        messages.append(ChatMessage(role=role, content="\n".join(texts)))
     return messages
 
 
@@ -194,7 +236,8 @@ def _reply(name: str, blocks: Sequence[AnyBlock]) -> ChatMessage:
             case RedactedThinkingBlock():
                 pass
             case _:
-                texts.append(_text_of_block(f"{name}.content[{index}]", block, "assistant"))
+                allowed = "text, tool_use, tool_reference, thinking, redacted_thinking"
+                texts.append(_text_of_block(f"{name}.content[{index}]", block, allowed))
     return ChatMessage(
         role="assistant",
         content="\n".join(texts) if texts or not calls else None,
@@ -204,21 +247,20 @@ def _reply(name: str, blocks: Sequence[AnyBlock]) -> ChatMessage:
 
 
 def _tool_result(name: str, block: ToolResultBlock) -> ChatMessage:
-    content = "" if block.content is None else _text_of(f"{name}.content", block.content)
+    content = block.content or ""
+    if not isinstance(content, str):
+        allowed = "text, tool_reference"
+        parts = enumerate(content)
+        content = "\n".join(_text_of_block(f"{name}.content[{at}]", part, allowed) for at, part in parts)
     return ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=content)
 
 
-def _text_of(name: str, content: str | Sequence[TextBlock | ImageBlock | DocumentBlock]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(_text_of_block(f"{name}[{index}]", block, "user") for index, block in enumerate(content))
-
-
-def _text_of_block(name: str, block: AnyBlock, role: str) -> str:
-    if isinstance(block, TextBlock):
-        return block.text
-    kind = str(type(block).__struct_config__.tag)
-    allowed = "text, tool_use, thinking, redacted_thinking" if role == "assistant" else "text, tool_result"
-    if isinstance(block, ImageBlock | DocumentBlock):
-        allowed += ": this router serves models of text"
-    raise InvalidRequestError(f"{name}.type", kind, allowed)
+def _text_of_block(name: str, block: AnyBlock, allowed: str) -> str:
+    match block:
+        case TextBlock():
+            return block.text
+        case ToolReferenceBlock():
+            return block.tool_name
+        case ImageBlock() | DocumentBlock():
+            allowed += ": this router serves models of text"
+    raise InvalidRequestError(f"{name}.type", str(type(block).__struct_config__.tag), allowed)

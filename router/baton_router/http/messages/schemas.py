@@ -61,12 +61,19 @@ class ToolUseBlock(Block, tag="tool_use"):
     """Ignored: earlier replies carry it."""
 
 
+class ToolReferenceBlock(Block, tag="tool_reference"):
+    """A tool that a search has found; the model reads its name."""
+
+    tool_name: str
+    """The tool's name."""
+
+
 class ToolResultBlock(Block, tag="tool_result"):
     """The result of a call."""
 
     tool_use_id: str
     """The call's name."""
-    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    content: str | list[TextBlock | ToolReferenceBlock | ImageBlock | DocumentBlock] | None = None
     """The result: text, or parts of it."""
     is_error: bool | None = None
     """The call failed; the text says how."""
@@ -93,6 +100,7 @@ AnyBlock = (
     | ImageBlock
     | DocumentBlock
     | ToolUseBlock
+    | ToolReferenceBlock
     | ToolResultBlock
     | ThinkingBlock
     | RedactedThinkingBlock
@@ -102,8 +110,8 @@ AnyBlock = (
 class InputMessage(Fields, kw_only=True):
     """A message of the conversation."""
 
-    role: Literal["user", "assistant", "system"]
-    """The speaker."""
+    role: Literal["user", "assistant", "system", "ctx", "msg"]
+    """The speaker; `ctx` and `msg` are the user. A system message joins the message before it."""
     content: str | list[AnyBlock]
     """A text, or parts."""
 
@@ -144,7 +152,7 @@ class ThinkingConfig(Fields, kw_only=True):
     type: Literal["enabled", "disabled", "adaptive"]
     """Reason, do not, or as the chat template has it."""
     budget_tokens: int | None = None
-    """Most tokens of reasoning, at least 1024 and under max_tokens; only where it is enabled."""
+    """Most tokens of reasoning, at least 1024; only where it is enabled."""
     display: Any = None
     """Ignored: all reasoning is shown."""
 
