@@ -77,6 +77,9 @@ async def test_strict_fields_refuse_what_is_unknown_by_name() -> None:
             error = await chat.refusal(**fields)
             assert (error["param"], "is unknown" in error["message"]) == (param, True)
         assert (await chat.post(user="ann", store=True)).status_code == 200
+        asked = {"input": "x", "tools": [{"type": "web_search"}]}
+        skipped = await chat.client.post("/v1/responses", json=asked)
+        assert error_of(skipped)[:2] == (400, "tools[0].type")
 
 
 async def test_older_names_of_constraints_constrain() -> None:

@@ -29,6 +29,7 @@ WEATHER = {
     "strict": True,
 }
 CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+AGENTS = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [WEATHER]}
 PARSERS: dict[str, Any] = {
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
@@ -131,6 +132,21 @@ async def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
         assert places == sorted(places)
 
 
+async def test_functions_of_a_namespace_are_called_by_both_names_and_tools_of_servers_are_skipped() -> None:
+    async with responding(CALL.replace("weather", "agents__weather"), **PARSERS) as (client, _):
+        tools: Any = [{"type": "web_search"}, AGENTS | {"tools": [WEATHER, {"type": "custom", "name": "p"}]}]
+        asked: dict[str, Any] = {"model": "tiny", "input": "Weather?", "tools": tools, "stream": True}
+        events: list[Any] = [event async for event in await client.responses.create(**asked)]
+        calls = [event.item for event in events if event.type.startswith("response.output_item")]
+        assert [(call.namespace, call.name) for call in calls[2:]] == [("agents", "weather")] * 2
+        raw = await client.responses.with_raw_response.create(**asked | {"stream": False})
+        assert raw.headers["x-baton-ignored"] == "tools[].web_search, tools[].tools[].custom"
+        made: Any = raw.parse()
+        (call,) = (item for item in made.output if item.type == "function_call")
+        assert (call.namespace, call.name) == ("agents", "weather")
+        assert [tool.model_dump(exclude_none=True) for tool in made.tools] == [AGENTS]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [
@@ -196,18 +212,28 @@ async def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": []}, "input is '0 items'; allowed: 1 to 4096"),
     ({"max_output_tokens": 0}, "max_output_tokens is 0"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search'; allowed: function"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "web_search"}}, "tool_choice.type is 'web_search'"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice is 'required'"),
+    ({"tools": [{"type": "namespace", "name": "n", "tools": [WEATHER] * 1024}] * 2}, "tools is '2048 func"),
+    ({"tools": [{"type": "namespace", "tools": [WEATHER]}]}, "tools[0].name is ''; allowed: the name of a"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice.name is 'b'"),
     (
         {"tools": [{**WEATHER, "parameters": {"type": "array"}}], "tool_choice": "required"},
         "tools[0].parameters.type is 'array'; allowed: object",
+    ),
+    (
+        {
+            "tools": [{"type": "x"}, {**AGENTS, "tools": [{**WEATHER, "parameters": {"type": "array"}}]}],
+            "tool_choice": "required",
+        },
+        "tools[1].tools[0].parameters.type is 'array'; allowed: object",
     ),
     ({"prompt": {"id": "p"}}, "prompt is"),
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),
     ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
     ({"background": True, "store": False}, "beside --router-processes over 1 there is --redis"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
+    ({"input": [{"type": "compaction", "id": "x"}]}, "input[0].type is 'compaction'"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         "input[0].content[0].type is 'input_image'; allowed: input_text, output_text, text, refusal: this",

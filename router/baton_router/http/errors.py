@@ -165,6 +165,11 @@ OPENAI: Final = Dialect(
 _INDEX: Final = re.compile(r"\[\d+\]")
 
 
+def without_numbers(field: str) -> str:
+    """Return the name of a field with `[]` in the place of each index."""
+    return _INDEX.sub("[]", field)
+
+
 @contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
     """Name fields in the block's errors as its caller does; `names` has the caller's by the block's;
@@ -176,7 +181,8 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequestError as error:
-        if (name := names.get(_INDEX.sub("[]", error.field))) is not None:
+        name = names.get(error.field) or names.get(without_numbers(error.field))
+        if name is not None:
             indexes = iter(_INDEX.findall(error.field))
             name = re.sub(r"\[\]", lambda _: next(indexes), name)
             error.args = (str(error).replace(error.field, name, 1),)

@@ -101,14 +101,19 @@ class Removal:
         self._num_steps += 1 + len(unknown)
         if self._num_steps > MAX_STEPS:
             raise TooManyStepsError
-        stem = f"{at}." if at else ""
         for name in sorted(unknown):
             del value[name]
-            self.places.add(at)
-            if len(self.names) < _MAX_NAMES:
-                self.names[stem + (name if _PRINTABLE.fullmatch(name) else "?")] = None
+            self.add(at, name)
+        stem = f"{at}." if at else ""
         for name in value:
             self.remove(value[name], shape.fields[name], stem + name)
+
+    def add(self, at: str, name: str) -> None:
+        """Name what an object has in vain."""
+        self.places.add(at)
+        if len(self.names) < _MAX_NAMES:
+            stem = f"{at}." if at else ""
+            self.names[stem + (name if _PRINTABLE.fullmatch(name) else "?")] = None
 
 
 class IgnoredFields:

@@ -12,10 +12,15 @@ from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import ResponsesRequest
 
 
-def messages_of(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+def chat_of(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
     body = msgspec.convert({"input": items, **fields}, ResponsesRequest)
-    chat = as_chat(body, own_items(body))
-    return [msgspec.to_builtins(message) for message in chat.messages]
+    read: dict[str, Any] = msgspec.to_builtins(as_chat(body, own_items(body)))
+    return read
+
+
+def messages_of(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = chat_of(*items, **fields)["messages"]
+    return messages
 
 
 def text(content: str, kind: str) -> list[dict[str, Any]]:
@@ -50,6 +55,36 @@ def test_reasoning_text_and_calls_that_follow_each_other_are_one_message() -> No
         {"role": "assistant", "content": "No.", "reasoning_content": "So."},
         {"role": "assistant", "content": "Yes."},
         {"role": "developer", "content": "Go on."},
+    ]
+
+
+def test_the_model_gets_functions_and_those_of_namespaces() -> None:
+    function = {"type": "function", "name": "f"}
+    space = {"type": "namespace", "name": "n", "tools": [function, {"type": "custom", "name": "g"}]}
+    chat = chat_of({"role": "user", "content": "x"}, tools=[{"type": "web_search"}, space, function])
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["n__f", "f"]
+    assert chat_of({"role": "user", "content": "x"}, tools=[{"type": "web_search"}])["tools"] is None
+
+
+def test_calls_of_namespaces_and_custom_tools_are_those_of_functions() -> None:
+    read = messages_of(
+        {"role": "user", "content": "x"},
+        {"type": "web_search_call", "id": "w", "status": "completed"},
+        {"type": "function_call", "call_id": "a", "namespace": "n", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "b", "name": "patch", "input": '"+'},
+        {"type": "function_call_output", "call_id": "a", "output": "1"},
+        {"type": "custom_tool_call_output", "call_id": "b", "output": "2"},
+    )
+    assert read[1:] == [
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"function": {"name": "n__f", "arguments": "{}"}, "id": "a"},
+                {"function": {"name": "patch", "arguments": '{"input": "\\"+"}'}, "id": "b"},
+            ],
+        },
+        {"role": "tool", "content": "1", "tool_call_id": "a"},
+        {"role": "tool", "content": "2", "tool_call_id": "b"},
     ]
 
 

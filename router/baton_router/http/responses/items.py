@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -102,13 +102,21 @@ class ItemWriter:
     """Takes one sequence apart; after its last piece the writer is spent, and `items` are whole."""
 
     def __init__(
-        self, parser: OutputParser, tool_use: ToolUse, write_logprobs: WriteLogprobs, *, hides_reasoning: bool
+        self,
+        parser: OutputParser,
+        tool_use: ToolUse,
+        write_logprobs: WriteLogprobs,
+        *,
+        names: Mapping[str, tuple[str | None, str]],
+        hides_reasoning: bool,
     ) -> None:
+        """`names`: the namespace and the name of functions, by the names that the model calls."""
         self.items: list[OutputItem] = []
         """The items that are whole."""
         self._parser = parser
         self._tool_use = tool_use
         self._write_logprobs = write_logprobs
+        self._names = names
         self._hides_reasoning = hides_reasoning
         self._open: OutputItem | None = None
         self._call = -1
@@ -152,11 +160,22 @@ class ItemWriter:
                 self._waiting.take(part.arguments)
                 if not isinstance(self._open, FunctionCallItem) or self._call != part.index:
                     self._call = part.index
-                    call = {"call_id": part.call_id or "", "name": part.name or "", "arguments": ""}
-                    yield from self._begin(FunctionCallItem(id=_name("fc"), status="in_progress", **call))
+                    yield from self._begin(self._new_call(part))
                 if part.arguments:
                     self._texts.append(part.arguments)
                     yield ArgumentsPiece(**self._at(), delta=part.arguments)
+
+    def _new_call(self, part: ToolCallDelta) -> FunctionCallItem:
+        called = part.name or ""
+        namespace, name = self._names.get(called, (None, called))
+        return FunctionCallItem(
+            id=_name("fc"),
+            status="in_progress",
+            call_id=part.call_id or "",
+            name=name,
+            namespace=namespace,
+            arguments="",
+        )
 
     def _text_piece(self, text: str, logprobs: list[TokenLogprob]) -> TextPiece:
         self._texts.append(text)

@@ -48,13 +48,17 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=T
     encrypted_content: None = None
 
 
-class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
+class FunctionCallItem(
+    msgspec.Struct, tag_field="type", tag="function_call", kw_only=True, omit_defaults=True
+):
     """A function that is to be called."""
 
     id: str
     status: ItemStatus
     call_id: str
     name: str
+    namespace: str | None = None
+    """The namespace that the request gave the function."""
     arguments: str
     """JSON text."""
 
@@ -107,6 +111,14 @@ class ReplyTool(msgspec.Struct, tag_field="type", tag="function", kw_only=True):
     strict: bool | None
 
 
+class ReplyNamespace(msgspec.Struct, tag_field="type", tag="namespace", kw_only=True):
+    """A namespace of tools that the request offered."""
+
+    name: str
+    description: str | None
+    tools: list[ReplyTool]
+
+
 class Response(msgspec.Struct, kw_only=True):
     """A response: its state, its output, and the settings of its request."""
 
@@ -135,7 +147,7 @@ class Response(msgspec.Struct, kw_only=True):
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
-    tools: list[ReplyTool]
+    tools: list[ReplyTool | ReplyNamespace]
     top_logprobs: int
     top_p: float
     truncation: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
@@ -11,8 +12,6 @@ from baton_router.http.chat.schemas import (
     CalledFunction,
     ChatMessage,
     ChatRequest,
-    ChatTool,
-    FunctionDefinition,
     NamedFunction,
     NamedTool,
     ToolCallOfMessage,
@@ -24,10 +23,10 @@ from baton_router.http.responses.schemas import (
     ContentPart,
     InputItem,
     ResponsesRequest,
-    ResponseTool,
     SchemaFormat,
     ToolChoice,
 )
+from baton_router.http.responses.tools import chat_tools, flat_name, offered_functions, skipped_tools
 from baton_router.http.sampling_fields import refuse_fields
 
 _REFUSED: Final[Mapping[str, str]] = {
@@ -55,6 +54,10 @@ _SAME: Final = (
 """Fields that mean what those of chats mean."""
 _TEXTS: Final = ("input_text", "output_text", "text")
 _REASONING: Final = ("reasoning_text", "summary_text")
+_CALLS: Final = ("function_call", "custom_tool_call")
+_RESULTS: Final = ("function_call_output", "custom_tool_call_output")
+_SKIPPED: Final = ("web_search_call",)
+"""Kinds of items that have no text for the model."""
 
 
 def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
@@ -71,7 +74,7 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
     messages = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     chat = ChatRequest(
         messages=messages + _messages(items, num_earlier=len(items) - len(own_items(body))),
-        tools=[_chat_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())] or None,
+        tools=chat_tools(offered_functions(body.tools)),
         max_completion_tokens=body.max_output_tokens,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
@@ -94,6 +97,14 @@ def own_items(body: ResponsesRequest) -> list[InputItem]:
     if isinstance(body.input, str):
         return [InputItem(role="user", content=[ContentPart(type="input_text", text=body.input)])]
     return body.input
+
+
+def skipped(body: ResponsesRequest) -> Iterator[tuple[str, str]]:
+    """Yield the place and the type of each tool and item of a request that the model does not get."""
+    yield from skipped_tools(body.tools)
+    for index, item in enumerate(own_items(body)):
+        if item.kind in _SKIPPED:
+            yield f"input[{index}]", item.kind
 
 
 def _set_logprobs(chat: ChatRequest, body: ResponsesRequest) -> None:
@@ -120,24 +131,15 @@ def _choose_tools(chat: ChatRequest, choice: str | ToolChoice | None) -> None:
             chat.tool_choice = "auto" if chat.tools else None
 
 
-def _chat_tool(name: str, tool: ResponseTool) -> ChatTool:
-    if tool.type != "function":
-        raise InvalidRequestError(f"{name}.type", tool.type, "function: no tool is run here")
-    if not tool.name:
-        raise InvalidRequestError(f"{name}.name", tool.name, "the name of a function")
-    function = FunctionDefinition(
-        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
-    )
-    return ChatTool(function=function)
-
-
 def _messages(items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]:
     """Return items as chats have them: reasoning, text and calls that follow each other are one message."""
     messages: list[ChatMessage] = []
     is_open = False
     for index, item in enumerate(items):
         name = f"input[{index - num_earlier}]"
-        is_reply = item.kind in ("reasoning", "function_call") or item.role == "assistant"
+        if item.kind in _SKIPPED:
+            continue
+        is_reply = item.kind in ("reasoning", *_CALLS) or item.role == "assistant"
         if not is_reply:
             messages.append(_message(name, item))
         elif is_open and _can_go_on(messages[-1], item):
@@ -151,15 +153,18 @@ def _messages(items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]
 
 def _can_go_on(message: ChatMessage, item: InputItem) -> bool:
     """Return whether a reply may have an item after what it has: reasoning, then text, then calls."""
-    return item.kind == "function_call" or (message.content is None and not message.tool_calls)
+    return item.kind in _CALLS or (message.content is None and not message.tool_calls)
 
 
 def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
     """Add an item to an earlier reply."""
     match item.kind:
-        case "function_call":
+        case kind if kind in _CALLS:
             function = CalledFunction(
-                name=_given(name, "name", item.name), arguments=_given(name, "arguments", item.arguments)
+                name=flat_name(item.namespace, _given(name, "name", item.name)),
+                arguments=_given(name, "arguments", item.arguments)
+                if kind == "function_call"
+                else json.dumps({"input": _given(name, "input", item.input)}),
             )
             call = ToolCallOfMessage(function=function, id=_given(name, "call_id", item.call_id))
             message.tool_calls = message.tool_calls or []
@@ -178,7 +183,7 @@ def _message(name: str, item: InputItem) -> ChatMessage:
         case "message":
             role = _given(name, "role", item.role)
             return ChatMessage(role=role, content=_content_of(name, item))
-        case "function_call_output":
+        case kind if kind in _RESULTS:
             if item.output is None:
                 raise InvalidRequestError(f"{name}.output", None, "text, or parts of it")
             output = _text_of(f"{name}.output", item.output, _TEXTS)
@@ -190,8 +195,8 @@ def _message(name: str, item: InputItem) -> ChatMessage:
 
 
 def _unknown(name: str, item: InputItem) -> InvalidRequestError:
-    allowed = "message, function_call, function_call_output, reasoning"
-    return InvalidRequestError(f"{name}.type", item.kind, allowed)
+    allowed = ("message", "reasoning", *_CALLS, *_RESULTS, *_SKIPPED)
+    return InvalidRequestError(f"{name}.type", item.kind, ", ".join(allowed))
 
 
 def _given(name: str, field: str, value: str | None) -> str:

@@ -34,7 +34,6 @@ from baton_router.http.responses.replies import (
     InProgress,
     InputTokensDetails,
     OutputTokensDetails,
-    ReplyTool,
     Response,
     ResponseError,
     ResponseUsage,
@@ -42,6 +41,7 @@ from baton_router.http.responses.replies import (
     last_event,
 )
 from baton_router.http.responses.schemas import ResponsesRequest, ToolChoice
+from baton_router.http.responses.tools import namespaced_names, reply_tools
 from baton_router.requests.generation import Delta, Finished
 
 _EVENTS_PER_PIECE: Final = 64
@@ -71,19 +71,20 @@ class ResponseReply:
         reasoning = find_reasoning(call.state.settings, plan.conversation, spec.prompt_token_ids, tokenizer)
         self._hides_reasoning = reasoning is not None and call.body.include_reasoning is False
         self._counter = reasoning.make_counter(tokenizer) if reasoning else None
-        parser = plan.tool_use.make_parser()
-        self._writer = ItemWriter(
-            reasoning.make_parser(parser) if reasoning else parser,
-            plan.tool_use,
-            self._logprobs,
-            hides_reasoning=self._hides_reasoning,
-        )
         self.response = new_response(
             call.body,
             name=_new_name(call),
             model=chat.model or call.state.service.model_names[0],
             params=spec.params,
             is_stored=is_stored,
+        )
+        parser = plan.tool_use.make_parser()
+        self._writer = ItemWriter(
+            reasoning.make_parser(parser) if reasoning else parser,
+            plan.tool_use,
+            self._logprobs,
+            names=namespaced_names(call.body.tools),
+            hides_reasoning=self._hides_reasoning,
         )
         self.key = response_key(call.tenant, self.response.id)
         """Its key in the store."""
@@ -279,15 +280,7 @@ def new_response(
         tool_choice={"type": choice.type, "name": choice.name}
         if isinstance(choice, ToolChoice)
         else choice or "auto",
-        tools=[
-            ReplyTool(
-                name=tool.name,
-                description=tool.description,
-                parameters=msgspec.Raw(msgspec.json.encode(tool.parameters)),
-                strict=tool.strict,
-            )
-            for tool in body.tools or ()
-        ],
+        tools=reply_tools(body.tools),
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",

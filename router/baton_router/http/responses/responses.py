@@ -8,8 +8,9 @@ from typing import Final
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, count_tokens, read_plan
-from baton_router.http.errors import failure_of, renamed
+from baton_router.http.errors import failure_of, renamed, without_numbers
 from baton_router.http.generation import generating
+from baton_router.http.ignored_fields import Removal
 from baton_router.http.response_stores.response_store import response_key
 from baton_router.http.responses.conversations import (
     earlier_items,
@@ -18,9 +19,10 @@ from baton_router.http.responses.conversations import (
     read_request,
 )
 from baton_router.http.responses.replies import RESPONSES, InputTokens, Response, StreamEvent
-from baton_router.http.responses.request import RESPONSE_NAMES
+from baton_router.http.responses.request import RESPONSE_NAMES, skipped
 from baton_router.http.responses.response_reply import ResponseReply
 from baton_router.http.responses.schemas import ResponsesRequest
+from baton_router.http.responses.tools import offered_functions
 from baton_router.http.route import BATCH_PRIORITY, CONVERTING, GENERATING, Routes, Tag
 
 ROUTES: Final = Routes(method="POST", tag=Tag.RESPONSES, errors=GENERATING)
@@ -52,8 +54,13 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
             "and beside --router-processes over 1 there is --redis"
         )
         raise InvalidRequestError("background", True, allowed)
+    _note_skipped(call)
     earlier = await _earlier(call)
-    with renamed(RESPONSE_NAMES):
+    fields = {
+        f"tools[{index}].function.parameters.type": f"{offered.field}.parameters.type"
+        for index, offered in enumerate(offered_functions(body.tools))
+    }
+    with renamed({**RESPONSE_NAMES, **fields}):
         chat, items = await call.read(read_request, body, earlier, is_stored=is_stored)
         body.input = []
         del earlier
@@ -108,6 +115,21 @@ async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
     call.room.add(sum(map(len, items)))
     await call.room.wait_to_decode(call.tenant)
     return items
+
+
+def _note_skipped(call: Call[ResponsesRequest]) -> None:
+    """Name what the model does not get in the reply's header, as unknown fields are.
+
+    Raises:
+        InvalidRequestError: there is something, and the call is strict.
+    """
+    removal = Removal()
+    for field, kind in skipped(call.body):
+        if call.is_strict:
+            allowed = "what a model is given: no tool is run here, and --strict-fields is set"
+            raise InvalidRequestError(f"{field}.type", kind, allowed)
+        removal.add(without_numbers(field), kind)
+    call.note_ignored(removal)
 
 
 async def _answer(call: Call[ResponsesRequest], reply: ResponseReply) -> None:

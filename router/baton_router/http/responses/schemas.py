@@ -34,7 +34,8 @@ class InputItem(Fields, kw_only=True):
     """An item of the conversation; its type says which fields it has."""
 
     type: str | None = "message"
-    """The kind: message, function_call, function_call_output or reasoning; others are refused."""
+    """The kind: message, reasoning, function_call, function_call_output, their custom_tool_call and
+    custom_tool_call_output, or web_search_call, which is ignored; others are refused."""
     id: str | None = None
     """The name of the item."""
     status: str | None = None
@@ -47,8 +48,12 @@ class InputItem(Fields, kw_only=True):
     """The call that is made, or whose result comes."""
     name: str | None = None
     """The function that is called."""
+    namespace: str | None = None
+    """The namespace of that function, where it has one."""
     arguments: str | None = None
     """Its arguments, as JSON text."""
+    input: str | None = None
+    """The text that a custom tool is called with."""
     output: str | list[ContentPart] | None = None
     """The result of a call: text, or parts of it."""
     summary: list[ContentPart] | None = None
@@ -64,13 +69,13 @@ class InputItem(Fields, kw_only=True):
         return self.type or "message"
 
 
-class ResponseTool(Fields, kw_only=True):
-    """A tool that the request offers."""
+class FunctionTool(Fields, kw_only=True):
+    """A function of a namespace."""
 
     type: str
-    """The kind: function; others are refused, as no tool is run here."""
+    """The kind: function; others are ignored."""
     name: str = ""
-    """The function's name."""
+    """The function's name, or that of the namespace."""
     description: str | None = None
     """Explains to the model what the function does."""
     parameters: dict[str, Any] | None = None
@@ -79,13 +84,22 @@ class ResponseTool(Fields, kw_only=True):
     """Calls that the request demands follow the schema whatever this says."""
 
 
+class ResponseTool(FunctionTool, kw_only=True):
+    """A tool that the request offers."""
+
+    type: str
+    """The kind: function or namespace; others are ignored, as no tool is run here."""
+    tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
+    """The functions of a namespace; the model knows each as `namespace__name`."""
+
+
 class ToolChoice(Fields, kw_only=True):
     """The one tool to call."""
 
     type: str
     """The kind: function; others are refused."""
     name: str = ""
-    """The function's name."""
+    """The function's name; of one in a namespace `namespace__name`."""
 
 
 class SchemaFormat(TaggedFormat, kw_only=True, tag="json_schema"):
@@ -139,7 +153,7 @@ class ResponsesRequest(CallFields, kw_only=True):
     stream_options: Any = None
     """Ignored: events are not padded."""
     tools: Annotated[list[ResponseTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
-    """Functions that the model may call."""
+    """Functions that the model may call, and namespaces of them."""
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     """none, auto, required, or the function to call. Default: auto where there are tools."""
     parallel_tool_calls: bool | None = None
