@@ -147,6 +147,26 @@ async def test_functions_of_a_namespace_are_called_by_both_names_and_tools_of_se
         assert [tool.model_dump(exclude_none=True) for tool in made.tools] == [AGENTS]
 
 
+async def test_items_are_referred_to_by_their_ids() -> None:
+    async with responding("<think>Hm.</think>" + CALL, **PARSERS) as (client, chat):
+        asked: dict[str, Any] = {"input": "Weather?", "tools": [WEATHER]}
+        made: Any = await client.responses.create(**asked)
+        result = {"type": "function_call_output", "call_id": made.output[2].call_id, "output": "31 degrees"}
+        user = {"role": "user", "content": "Weather?"}
+        whole: list[Any] = [user, *made.output, result]
+        await client.responses.create(input=whole, store=False)
+        prompt = await chat.prompt()
+        items: list[Any] = [{"type": "item_reference", "id": item.id} for item in made.output]
+        again: Any = await client.responses.create(input=[user, *items, result])
+        assert await chat.prompt() == prompt
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError, match=r"input\[0\]\.id is"):
+            await client.responses.create(input=items)
+        follow: Any = [{"type": "item_reference", "id": again.output[1].id}]
+        await client.responses.create(input=follow)
+        assert "I look." in await chat.prompt()
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [

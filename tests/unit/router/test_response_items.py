@@ -59,6 +59,7 @@ def messages(tokens: Sequence[str], size: int) -> tuple[list[list[str]], list[st
         reasoning.make_parser(USE.make_parser()),
         USE,
         lambda entries: [entry(next(left)) for _ in entries],
+        response_id="resp_r",
         names={},
         hides_reasoning=False,
     )

@@ -11,7 +11,8 @@ import msgspec
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
-from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse
+from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse, response_key
+from baton_router.http.responses.items import response_of
 from baton_router.http.responses.replies import Response, ResponseError, StreamEvent, last_event
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
@@ -34,6 +35,10 @@ _ABANDONED: Final = ResponseError(
 
 class _Output(msgspec.Struct):
     output: list[msgspec.Raw]
+
+
+class _Named(msgspec.Struct):
+    id: str
 
 
 async def find_response(
@@ -73,6 +78,22 @@ def earlier_items(name: str, earlier: StoredResponse) -> list[bytes]:
         raise InvalidRequestError("previous_response_id", name, allowed)
     output = msgspec.json.decode(earlier.body, type=_Output).output
     return [*earlier.items, *map(bytes, output)]
+
+
+async def referenced_item(store: ResponseStore, tenant: str, name: str, *, field: str) -> bytes:
+    """Return the JSON of an item of the output of a response that is kept.
+
+    Raises:
+        HttpError: 404, none is kept; `field` has its name.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    stored = await store.get(response_key(tenant, response_of(name)))
+    output = msgspec.json.decode(stored.body, type=_Output).output if stored is not None else []
+    for item in output:
+        if msgspec.json.decode(item, type=_Named).id == name:
+            return bytes(item)
+    allowed = "the id of an item in the output of a response that is kept, made with the same key"
+    raise HttpError(404, "not_found", f"{field} is {name!r}; allowed: {allowed}", param=field)
 
 
 def read_request(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
-from uuid import uuid4
+from itertools import count
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from baton_router.output_parsing.output_parser import (
 )
 from baton_router.requests.generation import Delta
 
+RESPONSE_PREFIX: Final = "resp_"
 WriteLogprobs = Callable[[Collection[PositionLogprobs]], list[TokenLogprob]]
 
 
@@ -107,6 +108,7 @@ class ItemWriter:
         tool_use: ToolUse,
         write_logprobs: WriteLogprobs,
         *,
+        response_id: str,
         names: Mapping[str, tuple[str | None, str]],
         hides_reasoning: bool,
     ) -> None:
@@ -116,6 +118,8 @@ class ItemWriter:
         self._parser = parser
         self._tool_use = tool_use
         self._write_logprobs = write_logprobs
+        self._response_id = response_id
+        self._numbers = count()
         self._names = names
         self._hides_reasoning = hides_reasoning
         self._open: OutputItem | None = None
@@ -136,7 +140,7 @@ class ItemWriter:
         for part in self._parser.flush():
             yield from self._write(part)
         if self._open is None and not self.items:
-            yield from self._begin(_new_message())
+            yield from self._begin(self._new_message())
         if isinstance(self._open, MessageItem) and (logprobs := self._waiting.take_all()):
             yield self._text_piece("", logprobs)
         yield from self._close("incomplete" if delta.finish_reason == "length" else "completed")
@@ -145,7 +149,7 @@ class ItemWriter:
         match part:
             case TextDelta(text=text):
                 if not isinstance(self._open, MessageItem):
-                    yield from self._begin(_new_message())
+                    yield from self._begin(self._new_message())
                 logprobs = self._waiting.take(text)
                 yield self._text_piece(text, self._waiting.take_all() if logprobs is None else logprobs)
             case ReasoningDelta(text=text):
@@ -153,7 +157,7 @@ class ItemWriter:
                 if self._hides_reasoning:
                     return
                 if not isinstance(self._open, ReasoningItem):
-                    yield from self._begin(ReasoningItem(id=_name("rs"), status="in_progress", content=[]))
+                    yield from self._begin(self._new_reasoning())
                 self._texts.append(text)
                 yield ReasoningPiece(**self._at(), delta=text)
             case ToolCallDelta() if part.index == 0 or self._tool_use.is_parallel:
@@ -169,7 +173,7 @@ class ItemWriter:
         called = part.name or ""
         namespace, name = self._names.get(called, (None, called))
         return FunctionCallItem(
-            id=_name("fc"),
+            id=self._new_id("fc"),
             status="in_progress",
             call_id=part.call_id or "",
             name=name,
@@ -219,10 +223,17 @@ class ItemWriter:
         """Return the place of the open item."""
         return {"item_id": self._open.id if self._open else "", "output_index": len(self.items)}
 
+    def _new_message(self) -> MessageItem:
+        return MessageItem(id=self._new_id("msg"), status="in_progress", content=[])
 
-def _name(kind: str) -> str:
-    return f"{kind}_{uuid4().hex}"
+    def _new_reasoning(self) -> ReasoningItem:
+        return ReasoningItem(id=self._new_id("rs"), status="in_progress", content=[])
+
+    def _new_id(self, kind: str) -> str:
+        """Return an id that leads back to the response, as `response_of` reads it."""
+        return f"{kind}_{self._response_id.removeprefix(RESPONSE_PREFIX)}-{next(self._numbers)}"
 
 
-def _new_message() -> MessageItem:
-    return MessageItem(id=_name("msg"), status="in_progress", content=[])
+def response_of(item_id: str) -> str:
+    """Return the id of the response whose output has an item, if any."""
+    return RESPONSE_PREFIX + item_id.partition("_")[2].rpartition("-")[0]

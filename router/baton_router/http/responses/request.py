@@ -195,7 +195,7 @@ def _message(name: str, item: InputItem) -> ChatMessage:
 
 
 def _unknown(name: str, item: InputItem) -> InvalidRequestError:
-    allowed = ("message", "reasoning", *_CALLS, *_RESULTS, *_SKIPPED)
+    allowed = ("message", "reasoning", *_CALLS, *_RESULTS, "item_reference", *_SKIPPED)
     return InvalidRequestError(f"{name}.type", item.kind, ", ".join(allowed))
 
 

@@ -27,7 +27,7 @@ from baton_router.http.response_stores.response_store import (
     StoredResponse,
     response_key,
 )
-from baton_router.http.responses.items import ItemWriter
+from baton_router.http.responses.items import RESPONSE_PREFIX, ItemWriter
 from baton_router.http.responses.replies import (
     Created,
     IncompleteDetails,
@@ -45,7 +45,6 @@ from baton_router.http.responses.tools import namespaced_names, reply_tools
 from baton_router.requests.generation import Delta, Finished
 
 _EVENTS_PER_PIECE: Final = 64
-_PREFIX: Final = "resp_"
 
 
 class ResponseReply:
@@ -83,6 +82,7 @@ class ResponseReply:
             reasoning.make_parser(parser) if reasoning else parser,
             plan.tool_use,
             self._logprobs,
+            response_id=self.response.id,
             names=namespaced_names(call.body.tools),
             hides_reasoning=self._hides_reasoning,
         )
@@ -110,7 +110,7 @@ class ResponseReply:
         stored = StoredResponse(body=body, items=items, has_events=self._has_events)
         try:
             if self._may_be_taken and await self._store.get(self.key) is not None:
-                name = response.id.removeprefix(_PREFIX)
+                name = response.id.removeprefix(RESPONSE_PREFIX)
                 raise InvalidRequestError("request_id", name, "a name that no stored response has")
             self._running = await self._store.put(self.key, stored, self._stop)
         except RequestError:
@@ -250,7 +250,7 @@ class ResponseReply:
 def _new_name(call: Call[ResponsesRequest]) -> str:
     """Return the id of a response, a part of paths; a header's name alone would not be unique for long."""
     suffix = f"-{secrets.token_hex(8)}" if call.name.is_given else ""
-    return f"{_PREFIX}{call.request_id.replace('/', '_')}{suffix}"
+    return f"{RESPONSE_PREFIX}{call.request_id.replace('/', '_')}{suffix}"
 
 
 def new_response(

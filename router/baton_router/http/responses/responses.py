@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, count_tokens, read_plan
@@ -17,11 +19,12 @@ from baton_router.http.responses.conversations import (
     find_response,
     follow_response,
     read_request,
+    referenced_item,
 )
 from baton_router.http.responses.replies import RESPONSES, InputTokens, Response, StreamEvent
-from baton_router.http.responses.request import RESPONSE_NAMES, skipped
+from baton_router.http.responses.request import RESPONSE_NAMES, own_items, skipped
 from baton_router.http.responses.response_reply import ResponseReply
-from baton_router.http.responses.schemas import ResponsesRequest
+from baton_router.http.responses.schemas import InputItem, ResponsesRequest
 from baton_router.http.responses.tools import offered_functions
 from baton_router.http.route import BATCH_PRIORITY, CONVERTING, GENERATING, Routes, Tag
 
@@ -56,6 +59,7 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
         raise InvalidRequestError("background", True, allowed)
     _note_skipped(call)
     earlier = await _earlier(call)
+    await _resolve_references(call)
     fields = {
         f"tools[{index}].function.parameters.type": f"{offered.field}.parameters.type"
         for index, offered in enumerate(offered_functions(body.tools))
@@ -130,6 +134,27 @@ def _note_skipped(call: Call[ResponsesRequest]) -> None:
             raise InvalidRequestError(f"{field}.type", kind, allowed)
         removal.add(without_numbers(field), kind)
     call.note_ignored(removal)
+
+
+async def _resolve_references(call: Call[ResponsesRequest]) -> None:
+    """Put the items in the places of references to them; they count as a part of the body.
+
+    Raises:
+        HttpError: 404, an item is not kept.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    items = own_items(call.body)
+    if len(items) > MAX_MESSAGES:
+        return  # it is refused with those of earlier responses
+    for index, item in enumerate(items):
+        if item.kind == "item_reference":
+            found = await referenced_item(
+                call.state.responses, call.tenant, item.id or "", field=f"input[{index}].id"
+            )
+            call.room.add(len(found))
+            await call.room.wait_to_decode(call.tenant)
+            await call.state.share.turn()
+            items[index] = msgspec.json.decode(found, type=InputItem)
 
 
 async def _answer(call: Call[ResponsesRequest], reply: ResponseReply) -> None:

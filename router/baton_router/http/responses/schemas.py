@@ -35,9 +35,9 @@ class InputItem(Fields, kw_only=True):
 
     type: str | None = "message"
     """The kind: message, reasoning, function_call, function_call_output, their custom_tool_call and
-    custom_tool_call_output, or web_search_call, which is ignored; others are refused."""
+    custom_tool_call_output, item_reference, or web_search_call, which is ignored; others are refused."""
     id: str | None = None
-    """The name of the item."""
+    """The name of the item; of a reference that of an item of a stored response's output."""
     status: str | None = None
     """Ignored: earlier replies carry it."""
     role: Literal["user", "assistant", "system", "developer"] | None = None
