@@ -58,6 +58,18 @@ def test_reasoning_text_and_calls_that_follow_each_other_are_one_message() -> No
     ]
 
 
+def test_the_system_and_the_developer_are_one_message_at_the_beginning() -> None:
+    developer = [{"role": "developer", "content": text(each, "input_text")} for each in ("A", "B")]
+    user, later = {"role": "user", "content": "x"}, {"role": "developer", "content": "C"}
+    assert messages_of(*developer, user, later, instructions="I") == [
+        {"role": "system", "content": "I\n\nA\n\nB"},
+        user,
+        later,
+    ]
+    assert messages_of(*developer, user)[0] == {"role": "developer", "content": "A\n\nB"}
+    assert messages_of(developer[0], user)[0] == {"role": "developer", "content": "A"}
+
+
 def test_the_model_gets_functions_and_those_of_namespaces() -> None:
     function = {"type": "function", "name": "f"}
     space = {"type": "namespace", "name": "n", "tools": [function, {"type": "custom", "name": "g"}]}

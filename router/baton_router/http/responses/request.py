@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
@@ -73,7 +74,9 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
         raise InvalidRequestError("input", f"{len(items)} items", allowed)
     messages = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     chat = ChatRequest(
-        messages=messages + _messages(items, num_earlier=len(items) - len(own_items(body))),
+        messages=_with_one_beginning(
+            messages + _messages(items, num_earlier=len(items) - len(own_items(body)))
+        ),
         tools=chat_tools(offered_functions(body.tools)),
         max_completion_tokens=body.max_output_tokens,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
@@ -105,6 +108,15 @@ def skipped(body: ResponsesRequest) -> Iterator[tuple[str, str]]:
     for index, item in enumerate(own_items(body)):
         if item.kind in _SKIPPED:
             yield f"input[{index}]", item.kind
+
+
+def _with_one_beginning(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Join the messages of the system and the developer at the beginning: many templates take only one."""
+    first = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
+    if len(first) < 2:
+        return messages
+    text = "\n\n".join(str(message.content) for message in first)
+    return [ChatMessage(role=first[0].role, content=text), *messages[len(first) :]]
 
 
 def _set_logprobs(chat: ChatRequest, body: ResponsesRequest) -> None:
