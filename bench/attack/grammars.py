@@ -12,7 +12,7 @@ from bench.attack.targets import Attack, Target, at_once
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
-REFUSALS: Final = frozenset({0, 400, 422, 429, 503, 504})
+REFUSALS: Final = frozenset({0, 400, 429, 503, 504})
 """Statuses that say honestly that there is no answer; 0 is a connection without one."""
 REGEXES: Final = (
     (r"[\^0-9]{6}", r"[\^0-9]{6}"),

@@ -124,10 +124,6 @@ def _shown_pieces(value: object) -> Iterator[str]:
             yield repr(value)
 
 
-class UnprocessableRequestError(InvalidRequestError):
-    """A request whose fields are all well-formed, but whose content cannot be processed."""
-
-
 class ContextLengthError(InvalidRequestError):
     """A prompt that the model's context does not hold; it may have 1 to `most` tokens."""
 

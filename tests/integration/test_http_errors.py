@@ -157,6 +157,19 @@ async def test_an_answer_that_could_hold_too_much_is_refused_by_its_field() -> N
         assert error_of(refused)[:2] == (400, "top_logprobs")
 
 
+async def test_what_the_template_refuses_is_400_on_all_routes() -> None:
+    messages = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+    asked = {"chat/completions": messages, "messages": messages, "responses": {"input": "x"}}
+    async with http_cluster(chat_template="{{ raise_exception('No user.') }}") as client:
+        for route, body in asked.items():
+            field = "input" if route == "responses" else "messages"
+            response = await client.post(f"/v1/{route}", json=body)
+            error = response.json()["error"]
+            assert response.status_code == 400
+            assert error["message"].startswith(f"{field} is 'messages of user'; allowed: what the model's")
+            assert "(No user.)" in error["message"]
+
+
 async def test_bodies_of_very_many_values_are_refused_and_texts_of_any_form_are_not() -> None:
     async with http_cluster() as client:
         for value, text in (

@@ -18,7 +18,6 @@ from baton_core.errors import (
     ContextLengthError,
     ErrorCode,
     InvalidRequestError,
-    UnprocessableRequestError,
     in_json_words,
     retry_after,
 )
@@ -89,8 +88,6 @@ def failure_of(error: Exception) -> Failure:
     match error:
         case HttpError():
             return _failure(error.status, error.code, str(error), param=error.param, headers=error.headers)
-        case UnprocessableRequestError():
-            return _failure(422, error.code, str(error), param=error.field)
         case ContextLengthError():
             failure = _failure(400, "context_length_exceeded", str(error), param=error.field)
             return replace(failure, length=error)

@@ -19,9 +19,9 @@ PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 
 BATCH_PRIORITY: Final = 4
 """Priority of requests of batches: workers and the queue take others first."""
-GENERATING: Final = (404, 422, 429, 502, 503, 504)
+GENERATING: Final = (404, 429, 502, 503, 504)
 """Statuses of routes that have workers compute."""
-CONVERTING: Final = (404, 422, 429, 503, 504)
+CONVERTING: Final = (404, 429, 503, 504)
 """Statuses of routes that read prompts alone."""
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 

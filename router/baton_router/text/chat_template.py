@@ -15,7 +15,6 @@ from baton_core.errors import (
     InvalidConfigError,
     InvalidModelError,
     InvalidRequestError,
-    UnprocessableRequestError,
 )
 from baton_router.text.chat_messages import ContentFormats, Message, read_messages
 from baton_router.text.template_sandbox import make_environment, render_bounded
@@ -141,7 +140,7 @@ class ChatTemplate:
             roles = ", ".join(message["role"] for message in messages)
             reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
             allowed = f"what the model's chat template takes ({reason:.200})"
-            raise UnprocessableRequestError("chat", f"messages of {roles}", allowed) from error
+            raise InvalidRequestError("chat", f"messages of {roles}", allowed) from error
         return text if final_text is None else _cut(text, final_text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final, NoReturn
 
-from baton_core.errors import ErrorCode, InvalidRequestError, RequestError, UnprocessableRequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_sandbox.bounded_processes import (
     BoundedProcesses,
     ProcessesUnavailableError,
@@ -16,7 +16,6 @@ from baton_sandbox.process_limits import ProcessLimits
 
 _ANSWER: Final = b"a"
 _REFUSAL: Final = b"r"
-_KINDS: Final = {kind.__name__: kind for kind in (UnprocessableRequestError, InvalidRequestError)}
 
 
 def encode_answer(content: bytes) -> bytes:
@@ -26,8 +25,7 @@ def encode_answer(content: bytes) -> bytes:
 
 def encode_refusal(error: InvalidRequestError) -> bytes:
     """Return the reply of a task whose request is refused."""
-    kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
-    return _REFUSAL + json.dumps((kind, error.field, error.shown, error.allowed)).encode()
+    return _REFUSAL + json.dumps((error.field, error.shown, error.allowed)).encode()
 
 
 def run_bounded(
@@ -57,7 +55,7 @@ def run_bounded(
             text = f"{what}: not done within {limits.wall_s:g} s"
             raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
         field, value, allowed = refused
-        raise UnprocessableRequestError(field, value, f"{allowed} within {limits}") from None
+        raise InvalidRequestError(field, value, f"{allowed} within {limits}") from None
     except TaskFailedError as error:
         raise RequestError(ErrorCode.INTERNAL, f"{what}: {error}") from None
     except ProcessesUnavailableError as error:
@@ -68,8 +66,8 @@ def run_bounded(
 
 
 def _raise(answer: bytes) -> NoReturn:
-    kind, field, shown, allowed = json.loads(answer)
-    raise _KINDS[kind](field, _Shown(shown), allowed)
+    field, shown, allowed = json.loads(answer)
+    raise InvalidRequestError(field, _Shown(shown), allowed)
 
 
 class _Shown:

@@ -15,7 +15,6 @@ from baton_core.errors import (
     InvalidRequestError,
     OverloadedError,
     RequestError,
-    UnprocessableRequestError,
     in_json_words,
     shown_briefly,
 )
@@ -56,7 +55,6 @@ def test_values_that_python_writes_otherwise_are_said_as_json_writes_them() -> N
     [
         BatonError("a"),
         InvalidRequestError("a", 1, "2"),
-        UnprocessableRequestError("a", 1, "2"),
         ContextLengthError("prompt", 9, 8, 9),
         OverloadedError("a"),
         InvalidModelError("a"),
