@@ -205,7 +205,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "text",
     ),
     (
-        {"messages": [{"role": "user", "content": "", "tool_calls": []}]},
+        {"messages": [{"role": "user", "content": "", "tool_calls": [{"function": {"name": "f"}}]}]},
         "messages[0].tool_calls",
         "assistant",
     ),

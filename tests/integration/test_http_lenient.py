@@ -101,7 +101,7 @@ async def test_other_roles_and_messages_without_content_reach_the_template() -> 
     async with chatting("ok") as chat:
         messages = [
             {"role": "critic", "content": "Be brief."},
-            {"role": "user"},
+            {"role": "user", "tool_calls": [], "tool_call_id": None},
             {"role": "user", "content": ["Hi"]},
         ]
         await chat.ask(messages=messages)

@@ -104,7 +104,7 @@ def _template_arguments(fields: ConversationFields) -> Mapping[str, Any]:
 def _read_message(name: str, message: ChatMessage) -> dict[str, Any]:
     role = message.role
     for field, owner in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
-        if getattr(message, field) is not None and role != owner:
+        if getattr(message, field) and role != owner:
             raise InvalidRequestError(f"{name}.{field}", "given", f"in messages of role {owner} alone")
     read: dict[str, Any] = msgspec.to_builtins(message)
     for field in ("annotations", "refusal"):
