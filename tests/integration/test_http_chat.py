@@ -228,6 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "tools[1].function.parameters.type",
         "is 'string'; allowed: object",
     ),
+    ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "of this name"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},

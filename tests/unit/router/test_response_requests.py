@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_router.http.chat.request import read_chat
+from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import ResponsesRequest
+from baton_router.output_parsing.output_parser import Tool
+from baton_router.process.http_settings import HttpSettings
 
 
 def chat_of(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -76,6 +81,21 @@ def test_the_model_gets_functions_and_those_of_namespaces() -> None:
     chat = chat_of({"role": "user", "content": "x"}, tools=[{"type": "web_search"}, space, function])
     assert [tool["function"]["name"] for tool in chat["tools"]] == ["n__f", "f"]
     assert chat_of({"role": "user", "content": "x"}, tools=[{"type": "web_search"}])["tools"] is None
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_those_that_the_model_is_shown(mode: str) -> None:
+    settings = HttpSettings(enable_auto_tool_choice=True, tool_call_parser="hermes")
+    functions = [{"type": "function", "name": name} for name in "abc"]
+    space = {"type": "namespace", "name": "n", "tools": functions}
+    allowed = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "n__b"}]}
+    body = msgspec.convert({"input": "x", "tools": [space], "tool_choice": allowed}, ResponsesRequest)
+    plan = read_chat(as_chat(body, own_items(body)), settings, SamplingParams())
+    assert [tool["function"]["name"] for tool in plan.conversation.tools] == ["n__b"]
+    assert (plan.tool_use.choice, plan.tool_use.tools) == (mode, (Tool(name="n__b"),))
+    chat = chat_of({"role": "user", "content": "x"}, tools=functions, tool_choice=allowed)
+    with pytest.raises(InvalidRequestError, match=r"tools\[0\].function.name is 'n__b'; allowed: a, b, c"):
+        read_chat(msgspec.convert(chat, ChatRequest), settings, SamplingParams())
 
 
 def test_calls_of_namespaces_and_custom_tools_are_those_of_functions() -> None:

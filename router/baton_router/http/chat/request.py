@@ -13,7 +13,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.calls import Call
-from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
+from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool, NamedTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.errors import renamed
 from baton_router.http.sampling_fields import (
@@ -143,7 +143,6 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
             raise InvalidRequestError(name, value, allowed)
     fill_in(body, settings.answers)
     exclude_unused_tools(body, settings)
-    conversation = read_conversation(body)
     tool_use = read_tool_use(
         body.tools or (),
         body.tool_choice,
@@ -151,6 +150,10 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         parser_name=settings.tool_call_parser,
         is_auto_enabled=settings.enable_auto_tool_choice,
     )
+    if isinstance(body.tool_choice, NamedTool) and body.tool_choice.allowed_tools is not None:
+        names = {tool.name for tool in tool_use.tools}
+        body.tools = [tool for tool in body.tools or () if tool.function.name in names]
+    conversation = read_conversation(body)
     sampling = _read_sampling(body, tool_use)
     if settings.reasoning_parser or tool_use.choice is Choice.AUTO:
         sampling.setdefault("skip_special_tokens", False)

@@ -92,13 +92,33 @@ class NamedFunction(Fields, kw_only=True):
     """The function's name."""
 
 
-class NamedTool(Fields, kw_only=True):
-    """The one tool to call."""
+class AllowedTool(Fields, kw_only=True):
+    """A tool among those that may be called."""
 
     function: NamedFunction
-    """The function to call."""
+    """The function that may be called."""
     type: Literal["function"] = "function"
     """The kind of tool."""
+
+
+class AllowedTools(Fields, kw_only=True):
+    """The tools that may be called, of those that the request offers."""
+
+    mode: Literal["auto", "required"]
+    """As a choice among these tools alone."""
+    tools: Annotated[list[AllowedTool], msgspec.Meta(min_length=1, max_length=MAX_TOOLS)]
+    """Their names; the model is not shown the others."""
+
+
+class NamedTool(Fields, kw_only=True):
+    """The one tool to call, or those that may be called."""
+
+    function: NamedFunction | None = None
+    """The function to call."""
+    allowed_tools: AllowedTools | None = None
+    """The tools that may be called, where the type is allowed_tools."""
+    type: Literal["function", "allowed_tools"] = "function"
+    """The kind of choice; each needs the field of its name."""
 
 
 Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
@@ -136,8 +156,8 @@ class ChatRequest(RequestFields):
     top_logprobs: int | None = None
     """Most likely tokens to return at each position; needs `logprobs`."""
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    """none, auto, required, or the function to call. Default: auto where there are tools and the operator
-    allows it."""
+    """none, auto, required, the function to call, or allowed_tools. Default: auto where there are tools and
+    the operator allows it."""
     parallel_tool_calls: bool | None = None
     """A message may call several tools. Default: true."""
     include_reasoning: bool | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from baton_core.errors import InvalidRequestError
-from baton_router.http.chat.schemas import ChatTool, NamedTool
+from baton_router.http.chat.schemas import AllowedTools, ChatTool, NamedFunction, NamedTool
 from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
 from baton_router.output_parsing.output_parser import OutputParser, PlainParser, Tool
 from baton_router.output_parsing.registry import make_tool_parser
@@ -38,7 +38,7 @@ class ToolUse:
 
     choice: Choice = Choice.NONE
     tools: tuple[Tool, ...] = ()
-    """The offered tools; with a named choice that tool alone."""
+    """The tools that may be called; with a named choice that tool alone."""
     is_parallel: bool = True
     """True if a message may have several calls."""
     parser_name: str = ""
@@ -101,22 +101,48 @@ def read_tool_use(
         wanted = "auto" if tools else "none"
     if wanted == "none":
         return ToolUse(tools=tools, parser_name=parser_name)
+    names = _names(wanted) if isinstance(wanted, NamedTool) else {}
     if not tools:
-        shown = wanted.function.name if isinstance(wanted, NamedTool) else wanted
+        shown = wanted if isinstance(wanted, str) else ", ".join(names.values())
         raise InvalidRequestError("tool_choice", shown, "none: the request has no tools")
+    chosen = _chosen(tools, names) if names else list(enumerate(tools))
     if isinstance(wanted, NamedTool):
-        named = [(index, tool) for index, tool in enumerate(tools) if tool.name == wanted.function.name][:1]
-        if not named:
-            names = ", ".join(tool.name for tool in tools)
-            raise InvalidRequestError("tool_choice.function.name", wanted.function.name, names)
-        _check_types(named)
-        return ToolUse(choice=Choice.NAMED, tools=(named[0][1],), parser_name=parser_name)
+        if wanted.allowed_tools is None:
+            _check_types(chosen[:1])
+            return ToolUse(choice=Choice.NAMED, tools=(chosen[0][1],), parser_name=parser_name)
+        wanted = wanted.allowed_tools.mode
     if wanted == "auto" and not (is_auto_enabled and parser_name):
         allowed = "none, required, or a function by its name: auto needs --enable-auto-tool-choice and "
         raise InvalidRequestError("tool_choice", "auto", f"{allowed}--tool-call-parser to be set")
     if wanted == "required":
-        _check_types(enumerate(tools))
+        _check_types(chosen)
+    tools = tuple(tool for _, tool in chosen)
     return ToolUse(choice=Choice(wanted), tools=tools, is_parallel=is_parallel, parser_name=parser_name)
+
+
+def _names(choice: NamedTool) -> dict[str, str]:
+    """Return the names of the functions of a choice, by the fields that have them."""
+    match choice:
+        case NamedTool(type="function", function=NamedFunction(name=name), allowed_tools=None):
+            return {"tool_choice.function.name": name}
+        case NamedTool(type="allowed_tools", function=None, allowed_tools=AllowedTools(tools=tools)):
+            return {
+                f"tool_choice.allowed_tools.tools[{index}].function.name": tool.function.name
+                for index, tool in enumerate(tools)
+            }
+        case _:
+            allowed = "function or allowed_tools, with the field of this name alone"
+            raise InvalidRequestError("tool_choice.type", choice.type, allowed)
+
+
+def _chosen(tools: Sequence[Tool], names: Mapping[str, str]) -> list[tuple[int, Tool]]:
+    """Return the tools of some names, each after its index; `names` are given by their fields."""
+    known = {tool.name for tool in tools}
+    for field, name in names.items():
+        if name not in known:
+            raise InvalidRequestError(field, name, ", ".join(tool.name for tool in tools))
+    wanted = set(names.values())
+    return [(index, tool) for index, tool in enumerate(tools) if tool.name in wanted]
 
 
 def _check_types(forced: Iterable[tuple[int, Tool]]) -> None:

@@ -10,6 +10,8 @@ from typing import Final
 from baton_core.errors import InvalidRequestError
 from baton_router.http.chat.schemas import (
     MAX_MESSAGES,
+    AllowedTool,
+    AllowedTools,
     CalledFunction,
     ChatMessage,
     ChatRequest,
@@ -41,6 +43,7 @@ RESPONSE_NAMES: Final[Mapping[str, str]] = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "tool_choice.function.name": "tool_choice.name",
+    "tool_choice.allowed_tools.tools[].function.name": "tool_choice.tools[].name",
     "tools[].function.parameters.type": "tools[].parameters.type",
     "response_format.json_schema.schema": "text.format.schema",
     "reasoning_effort": "reasoning.effort",
@@ -135,8 +138,14 @@ def _choose_tools(chat: ChatRequest, choice: str | ToolChoice | None) -> None:
             chat.tool_choice = NamedTool(function=NamedFunction(name=name))
         case ToolChoice(type="function"):
             raise InvalidRequestError("tool_choice.name", choice.name, "the name of a tool")
+        case ToolChoice(type="allowed_tools", mode=mode, tools=tools) if mode and tools:
+            allowed = [AllowedTool(function=NamedFunction(name=tool.name)) for tool in tools]
+            chat.tool_choice = NamedTool(
+                type="allowed_tools", allowed_tools=AllowedTools(mode=mode, tools=allowed)
+            )
         case ToolChoice():
-            raise InvalidRequestError("tool_choice.type", choice.type, "function: no tool is run here")
+            names = "function, or allowed_tools with mode and tools: no tool is run here"
+            raise InvalidRequestError("tool_choice.type", choice.type, names)
         case "none" | "required":
             chat.tool_choice = choice
         case "auto":

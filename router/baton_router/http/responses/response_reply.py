@@ -277,15 +277,20 @@ def new_response(
         store=is_stored,
         temperature=params.temperature,
         text={"format": {"type": "text"}, **text},
-        tool_choice={"type": choice.type, "name": choice.name}
-        if isinstance(choice, ToolChoice)
-        else choice or "auto",
+        tool_choice=_echoed(choice) if isinstance(choice, ToolChoice) else choice or "auto",
         tools=reply_tools(body.tools),
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",
         user=body.user,
     )
+
+
+def _echoed(choice: ToolChoice) -> dict[str, Any]:
+    given = _given(choice)
+    if choice.type != "function":
+        del given["name"]
+    return given
 
 
 def _given(fields: msgspec.Struct) -> dict[str, Any]:

@@ -93,13 +93,26 @@ class ResponseTool(FunctionTool, kw_only=True):
     """The functions of a namespace; the model knows each as `namespace__name`."""
 
 
+class AllowedFunction(Fields, kw_only=True):
+    """A tool among those that may be called."""
+
+    type: Literal["function"]
+    """The kind."""
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    """The function's name; of one in a namespace `namespace__name`."""
+
+
 class ToolChoice(Fields, kw_only=True):
-    """The one tool to call."""
+    """The one tool to call, or those that may be called."""
 
     type: str
-    """The kind: function; others are refused."""
+    """The kind: function or allowed_tools; others are refused."""
     name: str = ""
     """The function's name; of one in a namespace `namespace__name`."""
+    mode: Literal["auto", "required"] | None = None
+    """As a choice among the allowed tools alone."""
+    tools: Annotated[list[AllowedFunction], msgspec.Meta(min_length=1, max_length=MAX_TOOLS)] | None = None
+    """The allowed tools; the model is not shown the others."""
 
 
 class SchemaFormat(TaggedFormat, kw_only=True, tag="json_schema"):
@@ -155,7 +168,7 @@ class ResponsesRequest(CallFields, kw_only=True):
     tools: Annotated[list[ResponseTool], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     """Functions that the model may call, and namespaces of them."""
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    """none, auto, required, or the function to call. Default: auto where there are tools."""
+    """none, auto, required, the function to call, or allowed_tools. Default: auto where there are tools."""
     parallel_tool_calls: bool | None = None
     """A reply may call several tools. Default: true."""
     max_output_tokens: int | None = None
