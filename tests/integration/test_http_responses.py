@@ -159,6 +159,8 @@ async def test_items_are_referred_to_by_their_ids() -> None:
         items: list[Any] = [{"type": "item_reference", "id": item.id} for item in made.output]
         again: Any = await client.responses.create(input=[user, *items, result])
         assert await chat.prompt() == prompt
+        counted = await client.responses.input_tokens.count(input=[user, *items, result])
+        assert counted.input_tokens == again.usage.input_tokens
         await client.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError, match=r"input\[0\]\.id is"):
             await client.responses.create(input=items)

@@ -10,6 +10,7 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, count_tokens, read_plan
+from baton_router.http.chat.schemas import MAX_MESSAGES
 from baton_router.http.errors import failure_of, renamed, without_numbers
 from baton_router.http.generation import generating
 from baton_router.http.ignored_fields import Removal
@@ -57,14 +58,8 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
             "and beside --router-processes over 1 there is --redis"
         )
         raise InvalidRequestError("background", True, allowed)
-    _note_skipped(call)
-    earlier = await _earlier(call)
-    await _resolve_references(call)
-    fields = {
-        f"tools[{index}].function.parameters.type": f"{offered.field}.parameters.type"
-        for index, offered in enumerate(offered_functions(body.tools))
-    }
-    with renamed({**RESPONSE_NAMES, **fields}):
+    earlier = await _complete(call)
+    with renamed(_names(body)):
         chat, items = await call.read(read_request, body, earlier, is_stored=is_stored)
         body.input = []
         del earlier
@@ -97,15 +92,40 @@ async def count_input_tokens(call: Call[ResponsesRequest]) -> InputTokens:
         HttpError: 404, the response that it continues is not kept.
         RequestError: as `count_tokens`, or UNAVAILABLE: the store cannot be reached.
     """
-    earlier = await _earlier(call)
-    with renamed(RESPONSE_NAMES):
+    earlier = await _complete(call)
+    with renamed(_names(call.body)):
         chat, _ = await call.read(read_request, call.body, earlier, is_stored=False)
         with chat_names(chat):
             return InputTokens(input_tokens=await count_tokens(call, chat))
 
 
+async def _complete(call: Call[ResponsesRequest]) -> list[bytes]:
+    """Put items in the places of references to them; return the JSON of the items before the request's own.
+
+    Both count as a part of its body. What the model does not get is noted.
+
+    Raises:
+        InvalidRequestError: the model does not get something, and the call is strict.
+        HttpError: 404, an item or the earlier response is not kept.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    _note_skipped(call)
+    earlier = await _earlier(call)
+    await _resolve_references(call)
+    return earlier
+
+
+def _names(body: ResponsesRequest) -> dict[str, str]:
+    """Return the names that fields of the chat have in errors."""
+    offered = enumerate(offered_functions(body.tools))
+    fields = {
+        f"tools[{index}].function.parameters.type": f"{function.field}.parameters.type"
+        for index, function in offered
+    }
+    return {**RESPONSE_NAMES, **fields}
+
+
 async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
-    """Return the JSON of the items before those of the request, which count as a part of its body."""
     name = call.body.previous_response_id
     if name is None:
         return []
@@ -122,11 +142,7 @@ async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
 
 
 def _note_skipped(call: Call[ResponsesRequest]) -> None:
-    """Name what the model does not get in the reply's header, as unknown fields are.
-
-    Raises:
-        InvalidRequestError: there is something, and the call is strict.
-    """
+    """Name what the model does not get in the reply's header, as unknown fields are."""
     removal = Removal()
     for field, kind in skipped(call.body):
         if call.is_strict:
@@ -137,12 +153,6 @@ def _note_skipped(call: Call[ResponsesRequest]) -> None:
 
 
 async def _resolve_references(call: Call[ResponsesRequest]) -> None:
-    """Put the items in the places of references to them; they count as a part of the body.
-
-    Raises:
-        HttpError: 404, an item is not kept.
-        RequestError: UNAVAILABLE, the store cannot be reached.
-    """
     items = own_items(call.body)
     if len(items) > MAX_MESSAGES:
         return  # it is refused with those of earlier responses
