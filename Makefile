@@ -86,7 +86,7 @@ wheel-check: $(INSTALLED)-dev
 	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging
 
 tools-check: $(INSTALLED)-dev
-	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py tests/packaging/test_vllm_examples.py
+	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py tests/packaging/test_vllm_examples.py tests/packaging/test_agents.py
 
 k8s-check: $(INSTALLED)-dev $(VENV)/.k8s-programs
 	@$(BIN)/python -m pytest -q -n 2 tests/deploy
