@@ -193,6 +193,7 @@ _ALSO: Final[Mapping[str, tuple[Any, ...]]] = {
     "convert": ("none",),
     "task": ("auto", "generate"),
     "config_format": ("hf",),
+    "model_impl": ("vllm",),
     "tokenizer_mode": ("hf", "slow"),
     "guided_decoding_backend": ("xgrammar",),
     "replayssm_buffer_len": (16,),

@@ -147,12 +147,17 @@ class ParallelArgs:
 def check_parallel(args: Any) -> None:
     """Check the rules between the arguments of ranks; mutates them: a class becomes its name.
 
+    vLLM's `external_launcher`, which trainers give to each of their processes, is `uni` where there is one
+    rank.
+
     Raises:
         InvalidConfigError: naming a field, its value and what is allowed.
     """
     backend = args.distributed_executor_backend
     if isinstance(backend, type):
         backend = args.distributed_executor_backend = f"{backend.__module__}.{backend.__qualname__}"
+    if backend == "external_launcher" and args.world_size == 1:
+        backend = args.distributed_executor_backend = "uni"
     if backend not in (None, *EXECUTORS) and not re.fullmatch(IMPORTABLE.pattern, str(backend)):
         reason = "; each rank is started by Baton" if backend == "external_launcher" else ""
         allowed = f"{', '.join(EXECUTORS)}, or a class as {IMPORTABLE.words}{reason}"

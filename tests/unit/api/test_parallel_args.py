@@ -28,7 +28,10 @@ class OwnRanks(LocalRanks):
             {"distributed_executor_backend": "gloo"},
             "distributed_executor_backend is 'gloo'; allowed: mp, ray, uni",
         ),
-        ({"distributed_executor_backend": "external_launcher"}, "each rank is started by Baton"),
+        (
+            {"distributed_executor_backend": "external_launcher", "tensor_parallel_size": 2},
+            "each rank is started by Baton",
+        ),
         (
             {"distributed_executor_backend": "uni", "pipeline_parallel_size": 2},
             "distributed_executor_backend is 'uni' with 2 ranks; allowed: mp, ray, or 1 rank",
@@ -90,6 +93,11 @@ def test_an_executor_is_a_class_or_its_name() -> None:
             InvalidConfigError, match=f"distributed_executor_backend is '{wrong}'.*allowed: mp"
         ):
             rank_starter(settings.executor, settings.engine)
+
+
+def test_the_one_rank_of_a_process_of_another_launcher_is_its_own() -> None:
+    args = EngineArgs(distributed_executor_backend="external_launcher")
+    assert args.distributed_executor_backend == "uni"
 
 
 def test_ranks_have_pools_of_their_own_where_they_share_no_memory_or_are_asked_to() -> None:
