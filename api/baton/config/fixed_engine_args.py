@@ -153,10 +153,6 @@ _GROUPS: Final = (
         tokenizer_mode="auto",
     ),
     _group(
-        "new weights come by update_weights from a folder, or as tensors of LLM, without a backend to set up",
-        unset="weight_transfer_config",
-    ),
-    _group(
         "the model's folder or id has the weights",
         unset="model_weights",
     ),

@@ -92,6 +92,11 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         use_tqdm_on_load=True,
     ),
     **_group(
+        "no backend such as NCCL is set up: new weights come by update_weights, from a folder or, of LLM, as "
+        "tensors",
+        "weight_transfer_config",
+    ),
+    **_group(
         "code from model folders is never run, and a model that needs its own is refused",
         "code_revision",
         trust_remote_code=False,
