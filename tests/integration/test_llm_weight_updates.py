@@ -92,6 +92,29 @@ def test_tensors_come_in_parts_and_are_read_again_after_a_sleep(llm: LLM, folder
     assert tokens(llm) == expected
 
 
+def test_a_trainer_gives_tensors_one_by_one_to_the_model_that_it_sees(
+    llm: LLM, folders: tuple[Path, Path]
+) -> None:
+    model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    old, new = (load_file(folder / "model.safetensors") for folder in folders)
+    before = tokens(llm)
+    for name, tensor in new.items():
+        assert model.load_weights([(name, tensor)]) == {name}
+        tensor.zero_()
+    assert tokens(llm) == tokens_of(folders[1])
+    llm.sleep(2)
+    llm.wake_up(tags=["weights"])
+    for name, tensor in [*new.items(), *old.items()]:
+        model.load_weights([(name, tensor)])
+    assert llm.reset_prefix_cache()
+    llm.wake_up(tags=["kv_cache"])
+    assert tokens(llm) == before
+    model.load_weights([("model.norm.weight", old["model.norm.weight"])])
+    with pytest.raises(InvalidModelError):
+        llm.reset_prefix_cache()
+    assert tokens(llm) == before
+
+
 def test_what_is_enqueued_ends_on_the_old_weights_and_no_block_of_them_is_used_again(
     llm: LLM, folders: tuple[Path, Path]
 ) -> None:

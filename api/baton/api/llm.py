@@ -20,7 +20,6 @@ from baton.api.prompt_searches import search_prompts
 from baton.api.prompts import as_list
 from baton.api.refused import Refused, refuse_unsupported
 from baton.api.turns import in_turn
-from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
 from baton.inputs import PromptType
@@ -76,7 +75,7 @@ class LLM(LLMOperations, PoolingMethods):
         self.request_counter = self.llm_engine.requests.counter
         self.renderer = self.llm_engine.renderer
         self.input_processor = self.llm_engine.input_processor
-        self._weights = WeightUpdates()
+        self._weights = self.llm_engine.weights
 
     def __repr__(self) -> str:
         """Return the parts of the model, as torch prints modules; only its name while it sleeps."""

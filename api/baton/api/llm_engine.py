@@ -10,9 +10,11 @@ from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
 from baton.api.lora_methods import LoRAMethods
 from baton.api.metrics import Metric
+from baton.api.model_executor import GivenWeights, ModelExecutor
 from baton.api.open_requests import AnyOutput, Builder, OpenRequests
 from baton.api.refused import Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
+from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
 from baton.executors.executor import Executor
@@ -73,6 +75,9 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         self._open = OpenRequests(self.metrics)
         self.requests.used_ids = self._open
         self._is_sleeping = self._is_closed = False
+        self.weights = WeightUpdates()
+        self._given_weights = GivenWeights(lambda tensors: self.control_each(self.weights.replace(tensors)))
+        self.model_executor = ModelExecutor.of(self._given_weights)
 
     @classmethod
     def from_engine_args(
@@ -167,6 +172,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         """
         if self._is_closed:
             raise RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
+        self._given_weights.apply()
         self._open.require_unused(builder.request_id)
         self._executor.submit(builder.spec)
         self._open.add(builder)
@@ -269,6 +275,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             InvalidRequestError: it cannot be done here; the message names the field.
             RequestError: UNAVAILABLE, the engine sleeps.
         """
+        self._given_weights.apply()
         if isinstance(command, FinishWeightUpdate):
             self.finish_requests()
         return self._executor.control(command)

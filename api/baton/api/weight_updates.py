@@ -87,6 +87,12 @@ class WeightUpdates:
         self._staged, self._served = None, self._staged
         self.version = self.version if version is None else version
 
+    def replace(self, tensors: Mapping[str, Tensor]) -> Iterator[Control]:
+        """Make a whole update of tensors by name."""
+        yield from self.start(is_checkpoint_format=True)
+        yield from self.update({"update_info": {"tensors": tensors}})
+        yield from self.finish(None)
+
 
 class _TensorFolder:
     """A folder with tensors as safetensors files; it is deleted with this object.
