@@ -28,6 +28,8 @@ REFUSALS: Final = {
     "from vllm.multimodal import MultiModalKwargs": "MultiModalKwargs is not in Baton: it belongs",
     "import vllm.model_executor.layers.linear": "vllm.model_executor.layers is not in Baton: it is",
     "from vllm.entrypoints.openai.api_server import run_server": "run_server is not in Baton: run it",
+    "from vllm.entrypoints.chat_utils import load_chat_template": "not in Baton: messages are",
+    "from vllm.v1.engine import FinishReason": "FinishReason is not in Baton: outputs have finish_reason as",
     "import vllm.nonsense": "vllm.nonsense is not in Baton: it is internal to vLLM",
 }
 """The begin of the reason, or a part of it, by what is imported."""

@@ -12,6 +12,7 @@ _POOLED: Final = (
 )
 _STAND_INS: Final = "baton.vllm_alias.stand_ins"
 _TOKENIZERS: Final = "baton.vllm_alias.tokenizers"
+_WEIGHT_TRANSFER: Final = "baton.vllm_alias.weight_transfer"
 _PARSER: Final = {"baton.vllm_alias.argument_parser": "FlexibleArgumentParser"}
 _PARALLEL_STATE: Final = {
     _STAND_INS: (
@@ -40,6 +41,9 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     },
     "vllm.distributed": _PARALLEL_STATE,
     "vllm.distributed.parallel_state": _PARALLEL_STATE,
+    "vllm.distributed.weight_transfer": {},
+    "vllm.distributed.weight_transfer.nccl_common": {_WEIGHT_TRANSFER: "trainer_init"},
+    "vllm.distributed.weight_transfer.packed_tensor": {_WEIGHT_TRANSFER: "packed_nccl_broadcast_producer"},
     "vllm.engine": {},
     "vllm.engine.arg_utils": {
         "baton": "AsyncEngineArgs EngineArgs",
@@ -86,7 +90,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.utils.network_utils": {_STAND_INS: "get_ip get_open_port"},
     "vllm.v1": {},
     "vllm.v1.engine": {},
-    "vllm.v1.engine.async_llm": {"baton": "AsyncLLM=AsyncLLMEngine"},
+    "vllm.v1.engine.async_llm": {"baton": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.v1.metrics": {},
     "vllm.v1.metrics.reader": {"baton.api.metrics": "Counter Gauge Histogram Metric Vector"},
@@ -119,6 +123,14 @@ _REASONS: Final[dict[str, str]] = {
     "ranks are started by tensor_parallel_size and distributed_executor_backend, as docs/parallel.md says": (
         "vllm.distributed vllm.ray"
     ),
+    "weights come by LLM.update_weights or POST /update_weights, as docs/operations.md says": (
+        "vllm.distributed.device_communicators vllm.distributed.utils vllm.distributed.weight_transfer"
+    ),
+    "messages are plain dictionaries, and LLM(chat_template=...) takes a file or Jinja source": (
+        "vllm.entrypoints.chat_utils"
+    ),
+    "outputs have finish_reason as a text: stop, length or abort": "vllm.v1.engine",
+    "StructuredOutputsParams has taken the place of GuidedDecodingParams": "vllm.sampling_params",
     "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (
         "vllm.compilation vllm.forward_context vllm.model_executor vllm.model_inspection vllm.models"
     ),
