@@ -28,6 +28,7 @@ TAKEN: Final[Mapping[str, Taken]] = {
     "--enable-prompt-tokens-details": Taken("usage always has prompt_tokens_details"),
     "--enable-server-load-tracking": Taken("/load is always served"),
     "--enable-request-id-headers": Taken("every answer has x-request-id"),
+    "--enable-scale-out": Taken("/inference/v1/generate and the routes that render are always served"),
     "--enable-offline-docs": Taken("/docs needs no other host"),
     "--disable-frontend-multiprocessing": Taken("the router is always a process of its own"),
     "--log-error-stack": Taken("a failure of Baton's own is always logged with its stack"),

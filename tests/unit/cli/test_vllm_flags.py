@@ -29,8 +29,9 @@ DOCUMENTED = (
     "--ssl-ca-certs --enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --root-path --middleware "
     "--enable-request-id-headers --disable-fastapi-docs --h11-max-incomplete-event-size "
     "--h11-max-header-count --enable-offline-docs --disable-log-stats --enable-log-requests "
-    "--disable-log-requests --seed --model --data-parallel-supervisor-port --fingerprint-mode "
-    "--fingerprint-value --disable-frontend-multiprocessing --served-model-name --tokens-only"
+    "--enable-scale-out --disable-log-requests --seed --model --data-parallel-supervisor-port "
+    "--fingerprint-mode --fingerprint-value --disable-frontend-multiprocessing --served-model-name "
+    "--tokens-only"
 )
 """Flags of vLLM's server beside those of its engine."""
 
