@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Self
 
+from baton.struct_fields import HasStructFields
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_router.requests.generation import PoolingRequest
@@ -16,7 +17,7 @@ TASKS = (*PoolingTask, _SCORE)
 
 
 @dataclass
-class PoolingParams:
+class PoolingParams(HasStructFields):
     """How a prompt's hidden states are pooled.
 
     Raises:

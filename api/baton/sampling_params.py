@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, Self
 
 from baton.plain_numbers import plain_numbers
+from baton.struct_fields import HasStructFields
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import repetition, sampling_params, structured_outputs
 from baton_core.requests.sampling_params import RequestOutputKind, check_vocabulary
@@ -129,7 +130,7 @@ class RepetitionDetectionParams:
 
 
 @dataclass
-class SamplingParams:
+class SamplingParams(HasStructFields):
     """Parameters of requests: how tokens are chosen, when a sequence ends, and what is returned.
 
     Raises:
@@ -192,8 +193,7 @@ class SamplingParams:
     skip_reading_prefix_cache: bool | None = None
     """Compute the whole prompt; None does so where `prompt_logprobs` needs it."""
     thinking_token_budget: int | None = None
-    """Tokens of thought after which the model is made to end its thinking; -1, which becomes None, is no
-    limit."""
+    """Tokens of thought after which the model has to end its thinking; -1, which becomes None: no limit."""
     repetition_detection: RepetitionDetectionParams | None = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: None = None
@@ -353,7 +353,7 @@ class SamplingParams:
 
 
 @dataclass
-class BeamSearchParams:
+class BeamSearchParams(HasStructFields):
     """Parameters of `LLM.beam_search`.
 
     Raises:

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baton import BeamSearchParams, RepetitionDetectionParams, SamplingParams, StructuredOutputsParams
+from baton import (
+    BeamSearchParams,
+    PoolingParams,
+    RepetitionDetectionParams,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from baton.sampling_params import RequestOutputKind, SamplingType
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params as core
@@ -318,6 +324,15 @@ def test_beams_take_positions_and_changes_are_checked() -> None:
 def test_what_beams_do_not_do_is_refused_with_the_reason(field: str, value: Any, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=rf"{field} is .*; allowed: .*{reason}"):
         BeamSearchParams(2, 8, **{field: value})
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(stop="a", n=2, seed=1), BeamSearchParams(2, 8, True), PoolingParams(dimensions=2)],
+)
+def test_objects_are_rebuilt_from_the_fields_that_structs_name(params: Any) -> None:
+    given = {name: getattr(params, name) for name in type(params).__struct_fields__}
+    assert type(params)(**given) == params
 
 
 def test_parameters_can_be_replaced_by_field() -> None:
