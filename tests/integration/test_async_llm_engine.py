@@ -124,6 +124,20 @@ async def test_an_aborted_request_ends_with_what_it_has(engine: AsyncLLMEngine) 
     await until_idle(engine)
 
 
+async def test_trainers_count_end_and_await_requests(threaded: AsyncLLMEngine) -> None:
+    requests = threaded.output_processor
+    tasks = [asyncio.create_task(collect(threaded.generate(PROMPT, greedy(LONG), name))) for name in "ab"]
+    await until(lambda: requests.get_num_unfinished_requests() == 2)
+    assert set(requests.request_states) == {"a", "b"}
+    assert requests.abort_requests(["a", "nobody"]) == ["a"]
+    await threaded.engine_core.abort_requests_async(["a"])
+    with pytest.raises(TimeoutError):
+        await threaded.wait_for_requests_to_drain(0.001)
+    await threaded.wait_for_requests_to_drain()
+    assert [(await task)[-1].outputs[0].finish_reason for task in tasks] == ["abort", "length"]
+    assert not requests.has_unfinished_requests()
+
+
 async def test_an_abort_needs_nobody_who_reads(engine: AsyncLLMEngine) -> None:
     unread = engine.generate(PROMPT, greedy(LONG), "unread")
     num_tokens = len((await anext(unread)).outputs[0].token_ids)

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from typing import Any, Final, Self
 
+from baton.api.async_open_requests import AsyncOpenRequests
 from baton.api.async_weight_updates import AsyncWeightUpdates
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
@@ -22,7 +23,7 @@ from baton.config.engine_args import AsyncEngineArgs, EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
 from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
-from baton.executors.executor import ABORTED, AsyncExecutor, Inbox
+from baton.executors.executor import AsyncExecutor, Inbox
 from baton.inputs import PromptType, TokensPrompt
 from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
@@ -46,7 +47,7 @@ MAX_OPEN: Final = 8192
 _log = logging.getLogger(__name__)
 
 
-class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
+class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, AsyncLoRAMethods):
     """A model for callers on an event loop.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own; without,
@@ -175,16 +176,6 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
             async for output in pooled:
                 yield output
 
-    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
-        """End requests; their iterators yield their last outputs, with `abort` as the reason.
-
-        Ids are the same inside, so `internal` has no effect. They are free at once.
-        """
-        for name in [request_id] if isinstance(request_id, str) else request_id:
-            if (inbox := self._open.pop(name, None)) is not None:
-                self._executor.abort(name)
-                inbox.put((ABORTED,))
-
     # --- what operators do ---
 
     @property
@@ -267,7 +258,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         if mode == "abort":
             await self.abort(list(self._open))
         if mode == "wait":
-            open_inboxes = [inbox for inbox in self._open.values() if not inbox.has_ended]
+            open_inboxes = self._unended()
             if open_inboxes and self._is_sleeping:
                 raise RequestError(ErrorCode.UNAVAILABLE, "the engine sleeps; allowed: wake_up first")
             await asyncio.gather(*(inbox.wait_ended() for inbox in open_inboxes))
@@ -291,9 +282,6 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
     async def reset_encoder_cache(self) -> None:
         """Do nothing: models of text alone are supported, so there is no cache of encoders."""
 
-    def get_num_unfinished_requests(self) -> int:
-        return len(self._open)
-
     async def pause_generation(
         self, *, mode: str = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
     ) -> None:
@@ -314,7 +302,6 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
         return self._is_sleeping
 
     release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
-    wait_for_requests_to_drain = Refused("sleep(0, mode='wait') waits for the open requests")
     add_request = Refused("generate takes a request and yields its outputs")
 
     async def is_sleeping(self) -> bool:
