@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from baton import AsyncEngineArgs, AsyncLLMEngine, EngineArgs, LLMEngine
+from baton.api.engine_options import read_engine_options
+from baton.api.ray_stat_logger import RayPrometheusStatLogger
 from baton.config.vllm_config import VllmConfig
 from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
@@ -203,3 +205,9 @@ async def use_asynchronous_engine(folder: Path) -> None:
     finally:
         engine.shutdown()
     assert isinstance(engine.dead_error, RequestError)
+
+
+def test_that_figures_do_not_go_to_ray_is_said_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    args = EngineArgs()
+    assert read_engine_options("LLMEngine", args, None, {"stat_loggers": [RayPrometheusStatLogger]}) is args
+    assert "figures are not exported to Ray" in caplog.text

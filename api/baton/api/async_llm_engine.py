@@ -85,7 +85,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         engine_args: EngineArgs,
         start_engine_loop: bool = True,
         usage_context: object = None,
-        stat_loggers: None = None,
+        stat_loggers: Sequence[type] | None = None,
     ) -> Self:
         """Load the model that the arguments describe; waits until it is ready."""
         return cls(engine_args, stat_loggers=stat_loggers)
@@ -96,7 +96,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         vllm_config: VllmConfig,
         start_engine_loop: bool = True,
         usage_context: object = None,
-        stat_loggers: None = None,
+        stat_loggers: Sequence[type] | None = None,
         disable_log_stats: bool = False,
     ) -> Self:
         """Load the model that a configuration describes; waits until it is ready."""

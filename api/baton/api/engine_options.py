@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from baton.api.ray_stat_logger import RayPrometheusStatLogger
 from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import ConfigPart, VllmConfig
 from baton_core.errors import InvalidConfigError
@@ -26,6 +28,7 @@ _REASONS: Final = {
     "input_registry": "models of text alone are supported",
 }
 EngineConfig = EngineArgs | VllmConfig
+_log = logging.getLogger(__name__)
 
 
 def read_engine_options(
@@ -43,6 +46,9 @@ def read_engine_options(
         TypeError: an option is unknown, or there is no configuration.
     """
     for name, value in options.items():
+        if name == "stat_loggers" and value == [RayPrometheusStatLogger]:
+            _log.warning("figures are not exported to Ray: %s", _REASONS[name])
+            continue
         if name in _REASONS and value is not None:
             raise InvalidConfigError(f"{name} is {value!r:.80}; allowed: None ({_REASONS[name]})")
         if name not in (*_PARTS, *_WITHOUT_EFFECT, *_REASONS):

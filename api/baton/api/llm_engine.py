@@ -84,7 +84,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         cls,
         engine_args: EngineArgs,
         usage_context: object = None,
-        stat_loggers: None = None,
+        stat_loggers: Sequence[type] | None = None,
         enable_multiprocessing: bool = False,
     ) -> Self:
         """Load the model that the arguments describe."""
@@ -95,7 +95,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         cls,
         vllm_config: VllmConfig,
         usage_context: object = None,
-        stat_loggers: None = None,
+        stat_loggers: Sequence[type] | None = None,
         disable_log_stats: bool = False,
     ) -> Self:
         """Load the model that a configuration describes."""

@@ -93,6 +93,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.v1.engine.async_llm": {"baton": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.v1.metrics": {},
+    "vllm.v1.metrics.ray_wrappers": {"baton.api.ray_stat_logger": "RayPrometheusStatLogger"},
     "vllm.v1.metrics.reader": {"baton.api.metrics": "Counter Gauge Histogram Metric Vector"},
     "vllm.v1.metrics.stats": {"baton": "RequestStateStats"},
     "vllm.v1.sample": {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from baton.commands.cli_arguments import parse
 from baton.vllm_alias.finder import homes_of
 from baton.vllm_alias.modules import MODULES, REASON_OF
 from baton.vllm_alias.programs import defaults_of
+from baton.vllm_alias.weight_transfer import packed_nccl_broadcast_producer, trainer_init
+from baton_core.errors import InvalidConfigError
 
 PAGE = Path(__file__).parents[3] / "docs/as_vllm.md"
 ONE_ENGINE = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
@@ -78,6 +81,12 @@ def test_the_page_lists_the_names_of_each_module() -> None:
     rows = re.findall(r"^\| `(vllm[\w.]*)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = {module: set(re.findall(r"`(\w+)`", names)) for module, names in rows}
     assert listed == {module: set(homes_of(module)) for module in MODULES if homes_of(module)}
+
+
+@pytest.mark.parametrize("function", [trainer_init, packed_nccl_broadcast_producer])
+def test_weights_over_nccl_are_refused_when_they_are_to_be_sent(function: Callable[..., object]) -> None:
+    with pytest.raises(InvalidConfigError, match=rf"{function.__name__} is not supported.*update_weights"):
+        function({"master_address": "10.0.0.1"}, group=None)
 
 
 def test_reasons_are_whole() -> None:
