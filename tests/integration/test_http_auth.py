@@ -77,10 +77,36 @@ async def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: 
         response = await client.post("/v1/completions", json=body, headers=headers)
         assert response.status_code == status
         if status == 403:
-            assert error_of(response)[2].startswith(
-                f"origin is '{origin}'; allowed: this server's own pages, "
-            )
+            allowed = "this server's own pages, https://friend.example (--allowed-origins)"
+            assert error_of(response)[2] == f"origin is '{origin}'; allowed: {allowed}"
         assert (await client.get("/v1/models", headers=headers)).status_code == 200
+
+
+async def test_with_a_key_pages_of_every_origin_may_call_and_nothing_else_lets_them() -> None:
+    origin = {"origin": "app://obsidian.md"}
+    preflight = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    body = {"prompt": "x", "max_tokens": 1}
+    async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
+        asked = await client.options("/v1/completions", headers={**origin, **preflight})
+        assert (asked.status_code, asked.headers["access-control-allow-headers"]) == (200, "authorization")
+        bearer = "Bearer first-key"
+        for name, shown, status in (
+            ("authorization", bearer, 200),
+            ("x-api-key", "first-key", 200),
+            ("cookie", f"authorization={bearer}", 401),
+        ):
+            response = await client.post("/v1/completions", json=body, headers={**origin, name: shown})
+            assert response.status_code == status
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert "access-control-allow-credentials" not in response.headers
+        assert (await client.post("/ping", headers=origin)).status_code == 403
+    async with http_cluster(http=HttpSettings(allow_credentials=True)) as client:
+        asked = await client.options("/v1/completions", headers={**origin, **preflight})
+        refused = await client.post("/v1/completions", json=body, headers=origin)
+        assert (asked.status_code, refused.status_code) == (405, 403)
+        for response in (asked, refused):
+            assert "access-control-allow-origin" not in response.headers
+            assert all(flag in error_of(response)[2] for flag in ("--allowed-origins", "--api-key"))
 
 
 @pytest.mark.parametrize(

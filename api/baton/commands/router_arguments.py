@@ -183,8 +183,13 @@ HTTP_FLAGS: Final = (
         "serve the routes that load and unload LoRA adapters without the other operator routes",
     ),
     Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
-    _cross_origin("--allowed-origins", (), "origins whose pages may call from a browser; * is all", "ORIGIN"),
-    Flag("--allow-credentials", bool, False, "let such pages send cookies"),
+    _cross_origin(
+        "--allowed-origins",
+        (),
+        "origins whose pages may call from a browser; * is all, the default with --api-key",
+        "ORIGIN",
+    ),
+    Flag("--allow-credentials", bool, False, "let pages of --allowed-origins send cookies"),
     _cross_origin("--allowed-methods", ("*",), "methods they may use; * is all", "METHOD"),
     _cross_origin("--allowed-headers", ("*",), "headers they may send; * is all", "HEADER"),
     Flag(

@@ -71,11 +71,11 @@ def make_app(state: AppState) -> ASGIApp:
     inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
-    if settings.allowed_origins:
+    if settings.keyed_origins:
         app = CORSMiddleware(
             app,
-            allow_origins=settings.allowed_origins,
-            allow_credentials=settings.allow_credentials,
+            allow_origins=settings.keyed_origins,
+            allow_credentials=settings.allow_credentials and bool(settings.allowed_origins),
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
             expose_headers=(
@@ -132,6 +132,8 @@ class _NoRoute:
         if error.status_code == 405 and not (request.method == "POST" and known in _ABSENT):
             allowed = ", ".join(sorted(_methods_at(request)))
             text = f"method is {request.method!r}; allowed at {path}: {allowed}"
+            if request.method == "OPTIONS" and not self._state.settings.keyed_origins:
+                text += "; pages of other origins need --allowed-origins or --api-key"
             return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
         if (without_slash := known.removesuffix("/")) in self._dialects:
             location = request.scope.get("root_path", "") + without_slash

@@ -77,10 +77,9 @@ def require_same_origin(
     if "*" in allowed_origins or origin in allowed_origins:
         return
     if origin.partition("://")[2] != host:
-        allowed = ", ".join(("this server's own pages", *allowed_origins))
-        raise HttpError(
-            403, "forbidden_origin", f"origin is {origin!r}; allowed: {allowed} (--allowed-origins)"
-        )
+        others = ", ".join(allowed_origins) or "any on routes that need a key (--api-key), others"
+        allowed = f"this server's own pages, {others} (--allowed-origins)"
+        raise HttpError(403, "forbidden_origin", f"origin is {origin!r}; allowed: {allowed}")
     if own_hosts is not None and not _is_own(host, own_hosts):
         allowed = "an IP address, a name without a dot, --host or --advertise-host, any with --api-key"
         raise HttpError(
@@ -103,7 +102,9 @@ class Endpoint:
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
         self._state = state
-        self._is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
+        settings = state.settings
+        self._is_strict = settings.strict_fields or route.tag is Tag.OPERATOR
+        self._origins = settings.keyed_origins if route.needs_key else settings.allowed_origins
         self._decoder: BodyDecoder[Any] | None = (
             BodyDecoder(route.bodies, is_strict=self._is_strict) if route.bodies else None
         )
@@ -114,8 +115,7 @@ class Endpoint:
         try:
             headers = Headers(scope=scope)
             if self._route.method != "GET":
-                settings = self._state.settings
-                require_same_origin(headers, settings.allowed_origins, self._state.own_hosts)
+                require_same_origin(headers, self._origins, self._state.own_hosts)
             if LINE_TENANT in scope:
                 call.tenant, call.is_batch_line = scope[LINE_TENANT], True
             elif self._route.needs_key:

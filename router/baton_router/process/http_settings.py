@@ -125,7 +125,7 @@ class HttpSettings:
     enable_tokenizer_info: bool = False
     """Serves /tokenizer_info."""
     allowed_origins: tuple[str, ...] = ()
-    """Pages of these origins may call from a browser; `*` is all. Without any there are no CORS headers."""
+    """Pages of these origins may call from a browser; `*` is all. Empty: see `keyed_origins`."""
     allow_credentials: bool = False
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
@@ -144,6 +144,15 @@ class HttpSettings:
     """A Python file that registers further parsers."""
     reasoning_parser_plugin: str = ""
     """Another one, or the same."""
+
+    @property
+    def keyed_origins(self) -> tuple[str, ...]:
+        """Origins whose pages may call the routes that need a key; empty: there are no CORS headers.
+
+        By default all may where there are keys: a browser adds none by itself, so a page that sends one has
+        been given it.
+        """
+        return self.allowed_origins or (("*",) if self.api_keys else ())
 
     def __post_init__(self) -> None:
         for key in self.api_keys:
