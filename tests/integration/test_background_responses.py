@@ -106,7 +106,7 @@ async def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed
             name = (await here.responses.create(model="tiny", input="x", background=True)).id
         left = await there.responses.retrieve(name)
         assert left.error is not None
-        assert (left.status, left.error.message) == ("failed", "the router shuts down")
+        assert (left.status, left.error.message) == ("failed", "the router shuts down (unavailable)")
 
         name = await _put_by_a_router_that_was_killed(
             redis, server, (await there.responses.with_raw_response.retrieve(kept.id)).content

@@ -364,8 +364,9 @@ async def test_a_failure_is_an_event_a_status_or_a_state() -> None:
         failed = json.loads(line.removeprefix("data: "))["response"]
         assert (name, rest) == ("event: response.failed", "")
         assert failed["status"] == "failed"
-        assert failed["error"]["code"] == "unavailable"
+        assert failed["error"]["code"] == "server_error"
         assert "no more blocks" in failed["error"]["message"]
+        assert failed["error"]["message"].endswith(" (unavailable)")
         kept = await client.get(f"/v1/responses/{failed['id']}")
         assert kept.json() == failed
         follow = {"input": "x", "previous_response_id": failed["id"]}

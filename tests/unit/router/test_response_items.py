@@ -1,4 +1,4 @@
-"""Items of responses: each text has the log-probabilities of its own tokens, however the output arrives."""
+"""Items and errors of responses: a text has the log-probabilities of its own tokens, however it arrives."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.http.chat.output_parsers import ReasoningUse
 from baton_router.http.chat.replies import TokenLogprob
 from baton_router.http.chat.tool_choice import Choice, ToolUse
 from baton_router.http.responses.items import ItemWriter
-from baton_router.http.responses.replies import MessageItem, TextPiece
+from baton_router.http.responses.replies import MessageItem, ResponseError, TextPiece, response_error
 from baton_router.output_parsing.output_parser import Tool
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.requests.generation import Delta
@@ -90,3 +91,19 @@ def test_a_text_has_the_log_probabilities_of_its_tokens(
     found, pieces = messages(tokens, size)
     assert found == expected
     assert pieces == [token for message in expected for token in message]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (RequestError(ErrorCode.OVERLOADED, "full"), "rate_limit_exceeded", "full (overloaded)"),
+        (RequestError(ErrorCode.WORKER_LOST, "gone"), "server_error", "gone (worker_lost)"),
+        (
+            InvalidRequestError("input", 5, "text"),
+            "invalid_prompt",
+            "input is 5; allowed: text (invalid_request)",
+        ),
+    ],
+)
+def test_a_failure_has_a_code_that_clients_of_openai_know(error: Exception, code: str, message: str) -> None:
+    assert response_error(error) == ResponseError(code=code, message=message)

@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import msgspec
 
-from baton_core.errors import ErrorCode, InvalidRequestError
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
 from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse, response_key
 from baton_router.http.responses.items import response_of
-from baton_router.http.responses.replies import Response, ResponseError, StreamEvent, last_event
+from baton_router.http.responses.replies import Response, StreamEvent, last_event, response_error
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
 
@@ -27,9 +27,8 @@ _PREFIXES: Final = {
     "web_search_call": "ws",
 }
 
-_ABANDONED: Final = ResponseError(
-    code=ErrorCode.UNAVAILABLE,
-    message="the router that made the response is gone, or was without Redis for too long",
+_ABANDONED: Final = RequestError(
+    ErrorCode.UNAVAILABLE, "the router that made the response is gone, or was without Redis for too long"
 )
 
 
@@ -53,7 +52,7 @@ async def find_response(
     stored = await store.get(key, with_items=with_items)
     if stored is not None and stored.is_abandoned:
         response = msgspec.json.decode(stored.body, type=Response)
-        response.status, response.error = "failed", _ABANDONED
+        response.status, response.error = "failed", response_error(_ABANDONED)
         await store.finish(key, msgspec.json.encode(response), response.status, must_be_abandoned=True)
         stored = await store.get(key, with_items=with_items)
     if stored is None:

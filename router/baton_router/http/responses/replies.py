@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from baton_router.http.chat.replies import TokenLogprob
-from baton_router.http.errors import OPENAI
+from baton_router.http.errors import OPENAI, failure_of
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -92,7 +92,20 @@ class ResponseError(msgspec.Struct, kw_only=True):
     """The reason why a response failed."""
 
     code: str
+    """server_error, rate_limit_exceeded or invalid_prompt: OpenAI's list of codes is closed."""
     message: str
+    """The error's text, and its code of other routes in brackets."""
+
+
+_ERROR_CODES: Final = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}
+
+
+def response_error(error: Exception) -> ResponseError:
+    """Return the reason of a response that failed by an error."""
+    failure = failure_of(error)
+    detail = failure.body.error
+    code = _ERROR_CODES.get(failure.status, "server_error")
+    return ResponseError(code=code, message=f"{detail.message} ({detail.code})")
 
 
 class IncompleteDetails(msgspec.Struct, kw_only=True):

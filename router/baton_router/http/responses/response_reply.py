@@ -19,7 +19,6 @@ from baton_router.http.chat.output_parsers import find_reasoning
 from baton_router.http.chat.replies import TokenLogprob
 from baton_router.http.chat.request import ChatPlan
 from baton_router.http.chat.schemas import ChatRequest
-from baton_router.http.errors import failure_of
 from baton_router.http.generation import Generation
 from baton_router.http.json_pieces import elements_of
 from baton_router.http.response_stores.response_store import (
@@ -35,10 +34,10 @@ from baton_router.http.responses.replies import (
     InputTokensDetails,
     OutputTokensDetails,
     Response,
-    ResponseError,
     ResponseUsage,
     StreamEvent,
     last_event,
+    response_error,
 )
 from baton_router.http.responses.schemas import ResponsesRequest, ToolChoice
 from baton_router.http.responses.tools import namespaced_names, reply_tools
@@ -225,10 +224,9 @@ class ResponseReply:
         await self._update()
 
     async def _fail(self, error: Exception) -> None:
-        detail = failure_of(error).body.error
         self.response.status = "failed"
         self.response.output = self._writer.items
-        self.response.error = ResponseError(code=detail.code or "server_error", message=detail.message)
+        self.response.error = response_error(error)
         await self._update()
 
     async def _update(self) -> None:
