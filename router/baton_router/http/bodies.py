@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
@@ -84,12 +85,14 @@ class BodyDecoder(Generic[BodyT]):
     def decode(self, body: bytes) -> tuple[BodyT, Removal]:
         """Return the body as its type, and the fields that are ignored.
 
-        Numbers and truth values may be written as texts, and whole numbers with a fraction of 0.
+        Numbers and truth values may be written as texts, and whole numbers with a fraction of 0. One byte
+        order mark before the JSON is skipped.
 
         Raises:
             InvalidRequestError: it is no JSON, or has a field that is missing, of another type, or, in a
                 strict route, unknown.
         """
+        body = body.removeprefix(BOM_UTF8)
         _check_shape(body)
         kind = self._kinds[0]
         try:

@@ -63,6 +63,14 @@ def test_the_type_of_the_body_says_what_is_allowed() -> None:
         DECODER.decode(b"[]")
 
 
+def test_one_byte_order_mark_before_a_body_is_skipped() -> None:
+    body = msgspec.json.encode({"messages": [HELLO], "unknown": 1})
+    decoded, removal = DECODER.decode(b"\xef\xbb\xbf" + body)
+    assert (decoded.messages[0].content, removal.names) == ("Hello!", DECODER.decode(body)[1].names)
+    with pytest.raises(InvalidRequestError, match="JSON in UTF-8"):
+        DECODER.decode(2 * b"\xef\xbb\xbf" + body)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
