@@ -135,7 +135,9 @@ def test_cohere_embeds_and_ranks(served: Cluster, expected: list[list[float]]) -
             embedding_types=["float", "ubinary"],
         )
         ranked = client.rerank(model="small-bert", query=TEXTS[2], documents=list(TEXTS), top_n=2)
-        older = cohere.Client(**options).rerank(query=TEXTS[2], documents=list(TEXTS))
+        without: dict[str, Any] = {"query": TEXTS[2], "documents": list(TEXTS), "return_documents": False}
+        older = cohere.Client(**options).rerank(**without)
+        bare = http_client.post(f"{address}/rerank", json=without, headers={"x-api-key": KEY}).json()
     assert embedded.embeddings.float_ == expected
     bits = [sum((value > 0) << (7 - place) for place, value in enumerate(one[:8])) for one in expected]
     assert embedded.embeddings.ubinary is not None
@@ -147,6 +149,7 @@ def test_cohere_embeds_and_ranks(served: Cluster, expected: list[list[float]]) -
     assert ranked.meta.api_version.version == "2"
     assert ranked.results[0].relevance_score == pytest.approx(1.0)
     assert sorted(one.index for one in older.results) == [0, 1, 2]
+    assert {frozenset(one) for one in bare["results"]} == {frozenset({"index", "relevance_score"})}
 
 
 def test_every_answer_is_the_same_when_a_worker_dies(served: Cluster, expected: list[list[float]]) -> None:

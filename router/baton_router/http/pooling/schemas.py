@@ -140,8 +140,8 @@ class RerankRequest(PairFields, kw_only=True):
     """The documents, at least one."""
     top_n: int | None = None
     """Documents to return; 0 means all. Default: all."""
-    return_documents: Any = None
-    """Ignored: the reply has the documents."""
+    return_documents: bool | None = None
+    """Return the texts of the documents, too. Default: true."""
     rank_fields: Any = None
     """Ignored: documents are texts."""
     max_chunks_per_doc: Any = None

@@ -72,7 +72,7 @@ class RankedItem(msgspec.Struct, kw_only=True):
 
     index: int
     """The document's place in the request."""
-    document: RankedDocument
+    document: RankedDocument | msgspec.UnsetType = msgspec.UNSET
     relevance_score: float
 
 
@@ -145,6 +145,7 @@ async def rerank(call: Call[RerankRequest]) -> RerankReply:
     query = _Texts("query", [_text(body.query)])
     scores, ends = await _score_pairs(call, body, query, _Texts("documents", documents))
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    has_documents = body.return_documents is not False
     return RerankReply(
         id=f"rerank-{call.request_id}",
         model=body.model or call.state.service.model_names[0],
@@ -152,7 +153,7 @@ async def rerank(call: Call[RerankRequest]) -> RerankReply:
         results=[
             RankedItem(
                 index=index,
-                document=RankedDocument(text=documents[index]),
+                document=RankedDocument(text=documents[index]) if has_documents else msgspec.UNSET,
                 relevance_score=scores[index],
             )
             for index in order[: body.top_n or len(order)]
