@@ -59,6 +59,13 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_call_stays(
         assert channel.get_state() is grpc.ChannelConnectivity.IDLE
 
 
+async def test_a_channel_may_have_more_than_a_thousand_calls_at_a_time() -> None:
+    async with serving(Counting()) as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = BatonStub(channel)
+        replies = await asyncio.gather(*[stub.Tokenize(REQUEST, timeout=60) for _ in range(2500)])
+        assert {reply.count for reply in replies} == {3}
+
+
 @pytest.mark.parametrize("keys", [Keys(), Keys(("key",))], ids=["open", "keyed"])
 async def test_calls_that_are_reset_at_once_write_no_line(
     keys: Keys, caplog: pytest.LogCaptureFixture
