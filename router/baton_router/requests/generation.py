@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,9 @@ from baton_core.requests.request_context import RequestContext
 from baton_core.worker.step_plan import PooledValues
 from baton_router.core.router_events import RequestTimings
 from baton_router.text.prompts import AnyPrompt, TextPair, TokenIds
+
+MAX_JOINED_LOGPROBS: Final = 2**16
+"""Log-probabilities of one event of several tokens: each is 10 bytes over gRPC, where clients take 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,11 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int | None = None
     """Prompt tokens that were not computed, with the first tokens of a sequence."""
 
+    @property
+    def num_logprobs(self) -> int:
+        """Log-probabilities of all its tokens together."""
+        return sum([len(one.token_ids) for one in self.logprobs])
+
     def follows(self, other: Delta) -> bool:
         """Return whether it can continue the other in one event."""
         return self.index == other.index and self.is_received == other.is_received
@@ -155,12 +163,19 @@ class _Held:
 
     deltas: list[Delta] = field(default_factory=list)
     num_tokens: int = 0
+    num_logprobs: int = 0
+
+    def add(self, delta: Delta) -> None:
+        self.deltas.append(delta)
+        self.num_tokens += len(delta.token_ids)
+        self.num_logprobs += delta.num_logprobs
 
 
 class HeldDeltas:
     """The newest tokens of each sequence of a request, until there are `interval` of them.
 
-    Neither the first tokens of a sequence are held nor the last.
+    Neither the first tokens of a sequence are held nor the last, nor tokens whose log-probabilities reach
+    `MAX_JOINED_LOGPROBS`.
     """
 
     def __init__(self, interval: int) -> None:
@@ -175,9 +190,9 @@ class HeldDeltas:
         if held is None or delta.is_received:
             self._held[delta.index] = _Held()
             return delta
-        held.deltas.append(delta)
-        held.num_tokens += len(delta.token_ids)
-        if held.num_tokens < self._interval and delta.finish_reason is None:
+        held.add(delta)
+        is_small = held.num_tokens < self._interval and held.num_logprobs < MAX_JOINED_LOGPROBS
+        if is_small and delta.finish_reason is None:
             return None
         self._held[delta.index] = _Held()
         return join(held.deltas)

@@ -18,6 +18,7 @@ from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
 from baton_router.requests.generation import (
+    MAX_JOINED_LOGPROBS,
     Delta,
     GenerationEvent,
     HeldDeltas,
@@ -205,10 +206,12 @@ class ClientStream:
         return self._is_complete and not self._events
 
     def _joined(self, first: Delta) -> Delta:
-        parts, events = [first], self._events
+        parts, events, num_logprobs = [first], self._events, first.num_logprobs
         while events and parts[-1].finish_reason is None and len(parts) < MAX_JOINED:
             event = events[0]
             if not isinstance(event, Delta) or not event.follows(first):
+                break
+            if (num_logprobs := num_logprobs + event.num_logprobs) > MAX_JOINED_LOGPROBS:
                 break
             parts.append(event)
             events.popleft()

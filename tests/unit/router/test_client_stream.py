@@ -13,6 +13,7 @@ from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.router_messages import PromptLogprobs, SequenceOutput
 from baton_router.core.router_events import FinishRequest, RequestTimings
+from baton_router.grpc.client_messages import encode_event
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 from baton_router.requests.resumption import AcceptedRequest
 from baton_router.streams.client_stream import ClientStream
@@ -238,6 +239,23 @@ def test_tokens_that_wait_for_their_reader_come_in_one_event(
     assert (other.index, other.token_ids) == (1, hello[:1])
     assert (last.index, last.token_ids, last.finish_reason) == (0, (5,), "length")
     assert stream.poll() is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"stream_interval": 200}], ids=repr)
+def test_tokens_with_the_logprobs_of_a_vocabulary_come_in_messages_that_clients_take(
+    make_stream: MakeStream, settings: dict[str, int]
+) -> None:
+    stream, size = make_stream(max_waiting_events=100, **settings), 30_000
+    vocabulary = PositionLogprobs(
+        token_ids=tuple(range(size)), logprobs=(-1.0,) * size, ranks=tuple(range(1, size + 1))
+    )
+    for _ in range(20):
+        stream.push(msgspec.structs.replace(output((5,)), logprobs=(vocabulary,)))
+    stream.push(msgspec.structs.replace(output((5,), reason=FinishReason.LENGTH), logprobs=(vocabulary,)))
+    messages = [encode_event(event) for event in iter(stream.poll, None)]
+    assert sum(len(one.tokens.token_ids) for one in messages) == 21
+    assert len(messages) < 21, "some come in one event"
+    assert max(one.ByteSize() for one in messages) < 2**20
 
 
 async def test_readers_are_woken_in_turns_with_what_workers_send_between() -> None:
