@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -147,14 +149,35 @@ async def test_a_long_message_is_cut_to_what_clients_take(
         assert 990 < len(details.encode()) <= 1000
 
 
-async def test_health_is_not_serving_until_told() -> None:
+@pytest.mark.parametrize("service", ["", "readiness", "baton.v1.Baton"])
+async def test_health_is_not_serving_until_told(service: str) -> None:
     async with connected() as (server, channel):
-        health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+        health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest(service=service)
         assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         await server.set_serving(True)
         assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.SERVING
         await server.set_serving(False)
         assert (await health.Check(ask)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_the_retries_of_a_client_wait_as_long_as_it_is_told() -> None:
+    policy = {
+        "maxAttempts": 2,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.01s",
+        "backoffMultiplier": 1,
+        "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
+    }
+    config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})
+    error = RequestError(ErrorCode.OVERLOADED, "queue is full", 1.0)
+    options = [("grpc.service_config", config)]
+    async with (
+        serving(Failing(error)) as (_, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel,
+    ):
+        began_s = time.monotonic()
+        assert await unary_status(channel) == ("RESOURCE_EXHAUSTED", "queue is full")
+        assert 0.9 < time.monotonic() - began_s < 5.0
 
 
 async def test_a_port_in_use_is_refused_by_flag_and_address() -> None:

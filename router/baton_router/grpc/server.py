@@ -40,7 +40,10 @@ _REFUSAL: Final = (
 )
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
-"""Names of the health service, as the probes of Kubernetes and gateways give them; "" is readiness."""
+"""Names of the health service, as the probes of Kubernetes and gateways give them; "" is readiness.
+
+gRPC's clients ask for the full name of the service that they call.
+"""
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -113,6 +116,7 @@ class GrpcServer:
             ),
         )
         self._health = health_aio.HealthServicer()
+        self._ready_names: tuple[str, ...] = ("", READINESS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
     def bind(self, address: str, *, flag: str, is_shared: bool = False) -> int:
@@ -136,7 +140,11 @@ class GrpcServer:
         raise _not_bindable(address, flag, reason)
 
     async def start(self, *, reflects: Sequence[str] = ()) -> None:
-        """Serve, and describe the services `reflects` (full names) to those who ask by reflection."""
+        """Serve, and describe the services `reflects` (full names) to those who ask by reflection.
+
+        Health checks of these names report readiness.
+        """
+        self._ready_names += tuple(reflects)
         if reflects:
             names = (*reflects, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self.server)
@@ -147,7 +155,7 @@ class GrpcServer:
     async def set_serving(self, is_serving: bool, *names: str) -> None:
         """Set what health checks of readiness report, and those of further `names`."""
         response = health_pb2.HealthCheckResponse
-        for name in ("", READINESS, *names):
+        for name in (*self._ready_names, *names):
             await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
     def drain(self, within_s: float) -> None:
@@ -262,7 +270,8 @@ def _guarded_stream(
 async def _abort(context: _Context, error: Exception, method: str) -> None:
     """End the call; an abort that the service itself made passes through.
 
-    Where a retry helps, `retry-after` in the trailing metadata has the seconds to wait.
+    Where a retry helps, `retry-after` in the trailing metadata has the seconds to wait, and
+    `grpc-retry-pushback-ms`, by which the retries of gRPC's clients go, the milliseconds.
 
     Raises:
         asyncio.CancelledError: the client is gone, so that gRPC could not send the status.
@@ -276,7 +285,7 @@ async def _abort(context: _Context, error: Exception, method: str) -> None:
         case BatonError():
             code, message = error.code, str(error)
             if (wait_s := retry_after(error)) is not None:
-                metadata = (("retry-after", str(wait_s)),)
+                metadata = (("retry-after", str(wait_s)), ("grpc-retry-pushback-ms", str(1000 * wait_s)))
         case _:
             _log.error("%s failed", method, exc_info=error)
             code, message = ErrorCode.INTERNAL, "internal error; the server's log has the cause"
