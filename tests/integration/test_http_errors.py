@@ -25,7 +25,7 @@ WRONG_BODIES: list[tuple[bytes, str | None]] = [
     (b"[]", "body"),
     (b'"text"', "body"),
     (b"\xff\xfe", "body"),
-    (b"\xef\xbb\xbf{}", "body"),
+    (b"\xef\xbb\xbf{}", "prompt"),
     (b'{"prompt": "\xc3\x28"}', "body"),
     (b'{"prompt": "\\ud800"}', "body"),
     (b'{"prompt": "x", "temperature": NaN}', "body"),
