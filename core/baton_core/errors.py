@@ -151,7 +151,7 @@ class InvalidModelError(BatonError):
     code = ErrorCode.INVALID_MODEL
 
 
-class InvalidConfigError(BatonError):
+class InvalidConfigError(BatonError, ValueError):
     """A setting of a process that cannot hold."""
 
     code = ErrorCode.INVALID_CONFIG

@@ -38,7 +38,7 @@ from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
 from baton.config.fixed_engine_args import SHORT_FLAGS
-from baton.config.flags import Flag, did_you_mean, shown
+from baton.config.flags import Flag, did_you_mean, read_arguments, shown
 from baton_core.errors import InvalidConfigError
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 
@@ -88,14 +88,14 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
         argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
         # argparse takes those with a space for positional arguments.
         _refuse_unknown(parser, [one for one in _unknown_flags(argv, known) if " " in one], known)
-    args, unknown = root.parse_known_args(argv)
+    args, unknown = read_arguments(root, argv)
     _refuse_unknown(parser, _unknown_flags(unknown, known) if of_others else unknown, known)
     flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
     of_file = {} if args.config is None else read_config(args.config, (*of_others, *flags), neutral)
     of_environment = _of_environment(command, argv) if is_serving else {}
     if values := {**of_environment, **defaults(fields_in(argv) | of_file.keys()), **of_file}:
         parser.set_defaults(**values)
-        args, unknown = root.parse_known_args(argv)
+        args, unknown = read_arguments(root, argv)
     if "model" in args and args.model is None:
         _refuse_model_among_names(getattr(args, "served_model_name", ()))
         args.model = BUNDLED_MODEL
@@ -173,7 +173,7 @@ def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str], def
     if not topics:
         return
     if not command.groups:  # of any topic there is the whole page, which is short
-        _parsers(argv)[0].parse_args([*words[: words.index(topics[0])], "--help"])
+        read_arguments(_parsers(argv)[0], [*words[: words.index(topics[0])], "--help"])
     values = defaults(set())
     page = help_page(command.with_defaults(values), neutral.known, topics[0].partition("=")[2])
     parser = _parsers(argv, values)[1][argv[0]]

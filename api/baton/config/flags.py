@@ -158,7 +158,7 @@ class Flag:
     def add_to(self, parser: argparse._ActionsContainer, *, is_own: bool = True) -> None:
         """Mutate a parser, or a group of one: add the flag.
 
-        A parser of Baton's own raises InvalidConfigError on a wrong value, another one has a usage error.
+        A parser of Baton's own is read by `read_arguments`; another one has a usage error on a wrong value.
         """
         text = self.help.replace("%", "%%")
         if self.suffixes:
@@ -174,7 +174,7 @@ class Flag:
         metavar = self.values.metavar if isinstance(self.values, Pattern) else None
         if isinstance(self.values, tuple):
             metavar = f"{{{','.join(self.values)}}}"
-        parse = self.parse if is_own else self._parse_argument
+        parse = self._parse_own if is_own else self._parse_argument
         options: dict[str, Any] = {"type": parse, "default": self.default, "metavar": self.metavar or metavar}
         if self.is_list:
             options["action"] = _Collect
@@ -194,6 +194,12 @@ class Flag:
     def opposite(self) -> str:
         """The flag that turns a switch off."""
         return self.name.replace("--", "--no-", 1)
+
+    def _parse_own(self, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except InvalidConfigError as error:
+            raise _RefusedValue(error) from None
 
     def _parse_argument(self, text: str) -> Any:
         try:
@@ -246,6 +252,29 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question with the nearest of the known names; empty where none is near."""
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+class _RefusedValue(Exception):  # noqa: N818  # it only carries an error
+    """Carries the error of a value through argparse, which has words of its own for a ValueError."""
+
+    def __init__(self, error: InvalidConfigError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def read_arguments(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Return what a parser of own flags reads, and the arguments that it does not know.
+
+    Raises:
+        InvalidConfigError: a value is not allowed; the message has its flag and what is allowed.
+        SystemExit: help was asked for, or the line is no command.
+    """
+    try:
+        return parser.parse_known_args(argv)
+    except _RefusedValue as refused:
+        raise refused.error from None
 
 
 class _Collect(argparse.Action):

@@ -68,3 +68,8 @@ def test_an_error_is_copied_and_sent_as_it_is(error: BatonError) -> None:
     for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
         assert type(same) is type(error)
         assert (same.args, same.code, vars(same)) == (error.args, error.code, vars(error))
+
+
+def test_a_wrong_argument_is_a_value_error_wherever_it_is_given() -> None:
+    assert issubclass(InvalidConfigError, ValueError)
+    assert issubclass(InvalidRequestError, ValueError)

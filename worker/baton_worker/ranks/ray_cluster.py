@@ -38,7 +38,7 @@ _TRIES_S: Final = (10.0, 20.0, 40.0)
 _log = logging.getLogger(__name__)
 
 
-class RayPlacementError(InvalidConfigError, ValueError):
+class RayPlacementError(InvalidConfigError):
     """A Ray cluster, or a placement group of it, that cannot take the ranks."""
 
 
