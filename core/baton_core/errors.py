@@ -187,6 +187,10 @@ class RequestError(BatonError):
         self.retry_after_s = retry_after_s
 
 
+class EngineDeadError(RequestError):
+    """The error of calls to an engine that has ended: it has failed, or is shut down."""
+
+
 def retry_after(error: BatonError) -> int | None:
     """Whole seconds, at least 1, that a client is told to wait; None where trying again is no use."""
     if STATUS[error.code].http not in _COME_AGAIN:

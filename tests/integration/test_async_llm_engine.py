@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from baton import AsyncEngineArgs, AsyncLLMEngine, RequestOutput, RequestOutputKind
-from baton_core.errors import InvalidRequestError, RequestError
+from baton_core.errors import EngineDeadError, InvalidRequestError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 
 LONG = 400
@@ -270,12 +270,12 @@ async def test_what_is_open_ends_with_an_error_when_it_is_shut_down(folder: Path
     task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "open")))
     await until(lambda: engine._open)
     await asyncio.to_thread(engine.shutdown)
-    with pytest.raises(RequestError, match="open: the engine is shut down"):
+    with pytest.raises(EngineDeadError, match="open: the engine is shut down"):
         await task
     assert engine.errored
-    with pytest.raises(RequestError, match="the engine is shut down"):
+    with pytest.raises(EngineDeadError, match="the engine is shut down"):
         await collect(engine.generate(PROMPT, greedy(1), "late"))
-    with pytest.raises(RequestError, match="the engine has ended"):
+    with pytest.raises(EngineDeadError, match="the engine has ended"):
         await engine.check_health()
 
 
@@ -288,6 +288,6 @@ async def test_a_failure_of_the_engine_reaches_every_caller(
     monkeypatch.setattr(threaded._executor._executor, "step", fail)
     calls = [collect(threaded.generate(PROMPT, greedy(3), name)) for name in ("a", "b")]
     for result in await asyncio.gather(*calls, return_exceptions=True):
-        assert isinstance(result, RequestError)
+        assert isinstance(result, EngineDeadError)
         assert "the engine failed: RuntimeError: out of order" in str(result)
     assert not threaded.is_running

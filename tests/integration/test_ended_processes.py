@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from baton import LLM, AsyncLLMEngine
-from baton_core.errors import RequestError
+from baton_core.errors import EngineDeadError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
 
@@ -44,7 +44,7 @@ def test_every_call_of_an_llm_says_so(args: Any) -> None:
             llm.sleep,
             lambda: llm.generate(PROMPT, greedy(2), use_tqdm=False),
         ):
-            with pytest.raises(RequestError, match=ENDED):
+            with pytest.raises(EngineDeadError, match=ENDED):
                 call()
 
 
@@ -52,9 +52,9 @@ async def test_every_call_of_an_async_engine_says_so(args: Any) -> None:
     engine = AsyncLLMEngine.from_engine_args(args)
     kill(engine._executor)
     for call in (engine.get_metrics, engine.reset_prefix_cache, engine.sleep):
-        with pytest.raises(RequestError, match=ENDED):
+        with pytest.raises(EngineDeadError, match=ENDED):
             await call()
-    with pytest.raises(RequestError, match=ENDED):
+    with pytest.raises(EngineDeadError, match=ENDED):
         await collect(engine.generate(PROMPT, greedy(2), "a"))
     engine.shutdown()
 
@@ -64,6 +64,6 @@ async def test_what_is_open_ends_with_an_error_when_an_async_engine_is_shut_down
     outputs = engine.generate(PROMPT, greedy(400), "open")
     await anext(outputs)
     engine.shutdown()
-    with pytest.raises(RequestError, match="open: the engine is shut down"):
+    with pytest.raises(EngineDeadError, match="open: the engine is shut down"):
         async with asyncio.timeout(10):
             await collect(outputs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from baton import LLM, RequestOutputKind
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import EngineDeadError, ErrorCode, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_prompt
 
@@ -89,6 +89,6 @@ def test_after_its_end_it_takes_no_request(folder: Path) -> None:
     llm.enqueue(PROMPT, greedy(5), use_tqdm=False)
     llm.close()
     assert not llm.llm_engine.has_unfinished_requests()
-    with pytest.raises(RequestError, match="the engine is shut down"):
+    with pytest.raises(EngineDeadError, match="the engine is shut down"):
         llm.generate(PROMPT, greedy(2), use_tqdm=False)
     llm.close()

@@ -30,7 +30,7 @@ from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
-from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import EngineDeadError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.sessions.sleep_arguments import check_sleep_mode
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
@@ -196,16 +196,16 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         """Ask the engine whether it answers.
 
         Raises:
-            RequestError: it has failed, or is shut down.
+            EngineDeadError: it has failed, or is shut down.
         """
         if not self.is_running:
             raise self.dead_error
         await self._executor.load()
 
     @property
-    def dead_error(self) -> RequestError:
+    def dead_error(self) -> EngineDeadError:
         """The error of calls to an engine that has ended."""
-        return RequestError(ErrorCode.UNAVAILABLE, "the engine has ended")
+        return EngineDeadError(ErrorCode.UNAVAILABLE, "the engine has ended")
 
     async def get_vllm_config(self) -> VllmConfig:
         return self.vllm_config

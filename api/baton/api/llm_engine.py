@@ -24,7 +24,7 @@ from baton.inputs import PromptType
 from baton.lora import LoRARequest
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
-from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import EngineDeadError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.sessions.sleep_arguments import check_sleep_mode
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
@@ -168,10 +168,10 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
 
         Raises:
             InvalidRequestError: an open request has its id.
-            RequestError: UNAVAILABLE, the engine sleeps or is shut down.
+            RequestError: UNAVAILABLE, the engine sleeps, or is shut down: an `EngineDeadError`.
         """
         if self._is_closed:
-            raise RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
+            raise EngineDeadError(ErrorCode.UNAVAILABLE, "the engine is shut down")
         self._given_weights.apply()
         self._open.require_unused(builder.request_id)
         self._executor.submit(builder.spec)

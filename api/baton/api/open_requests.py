@@ -11,7 +11,7 @@ from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.executors.executor import ExecutorEvent, InboxEvent
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
-from baton_core.errors import BatonError, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, EngineDeadError, InvalidRequestError, RequestError
 
 Builder: TypeAlias = OutputBuilder | PooledOutputBuilder
 AnyOutput: TypeAlias = RequestOutput | PoolingRequestOutput[PoolingOutput]
@@ -70,7 +70,7 @@ class OpenRequests:
             if (builder := self._open.get(request_id)) is None:
                 continue
             if isinstance(event, BatonError):
-                self._failures[request_id] = RequestError(event.code, f"{request_id}: {event}")
+                self._failures[request_id] = _failure(request_id, event)
                 del self._open[request_id]
                 self._news.pop(request_id, None)
                 continue
@@ -117,8 +117,13 @@ def push_event(builder: Builder, event: InboxEvent) -> None:
     if builder.is_over:
         return
     if isinstance(event, BatonError):
-        raise RequestError(event.code, f"{builder.request_id}: {event}")
+        raise _failure(builder.request_id, event)
     if isinstance(event, str):
         builder.abort()
     else:
         builder.push(event)
+
+
+def _failure(request_id: str, error: BatonError) -> RequestError:
+    kind = EngineDeadError if isinstance(error, EngineDeadError) else RequestError
+    return kind(error.code, f"{request_id}: {error}")

@@ -17,7 +17,7 @@ from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import read_load
-from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.errors import BatonError, EngineDeadError, ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
@@ -53,7 +53,7 @@ class AsyncSpawnedExecutor:
 
         Raises:
             InvalidRequestError: a logits processor is a function of this process.
-            RequestError: UNAVAILABLE, the processes have ended.
+            EngineDeadError: the processes have ended.
         """
         self._process.require_running()
         request = encode_request(spec, self.max_model_len)
@@ -139,4 +139,4 @@ class AsyncSpawnedExecutor:
 def _end(task: asyncio.Task[None], inbox: Inbox) -> None:
     task.cancel()
     if not inbox.has_ended:
-        inbox.put((RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down"),))
+        inbox.put((EngineDeadError(ErrorCode.UNAVAILABLE, "the engine is shut down"),))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from baton.executors.executor import ExecutorEvent, ExecutorLoad, Inbox
 from baton.executors.in_process_executor import InProcessExecutor
-from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.errors import BatonError, EngineDeadError, ErrorCode
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import Finished
 from baton_router.text.tokenization import Tokenizer
@@ -42,7 +42,7 @@ class EngineLoop:
         """Changes the weights once no request is open."""
         self._held: dict[str, tuple[RequestSpec, Inbox]] = {}
         """Requests that have come since then, by id."""
-        self._error: RequestError | None = None
+        self._error: EngineDeadError | None = None
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._thread.start()
 
@@ -54,7 +54,7 @@ class EngineLoop:
         """Take a request; its events, or its error, come into the inbox.
 
         Raises:
-            RequestError: the engine has failed, or is closed.
+            EngineDeadError: the engine has failed, or is closed.
         """
         self._require_running()
         self._commands.put(partial(self._submit, spec, inbox))
@@ -96,7 +96,7 @@ class EngineLoop:
         if self._error is not None:
             raise self._error
         if not self._thread.is_alive():
-            raise RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
+            raise EngineDeadError(ErrorCode.UNAVAILABLE, "the engine is shut down")
 
     # --- on the thread ---
 
@@ -107,9 +107,9 @@ class EngineLoop:
                     self._deliver(self._executor.step())
                 if not self._inboxes:
                     self._run_switch()
-            error = RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
+            error = EngineDeadError(ErrorCode.UNAVAILABLE, "the engine is shut down")
         except Exception as failure:
-            error = RequestError(
+            error = EngineDeadError(
                 ErrorCode.INTERNAL, f"the engine failed: {type(failure).__name__}: {failure}"
             )
         self._error = error

@@ -19,7 +19,7 @@ from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import max_n_sequences
 from baton.processes.launcher import STOP_WITHIN_S
-from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.errors import BatonError, EngineDeadError, ErrorCode, InvalidConfigError, RequestError
 from baton_core.requests.pooling import decode_pooling_model
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
@@ -96,10 +96,10 @@ class ServingProcess:
         """Refuse what needs the processes once they have ended.
 
         Raises:
-            RequestError: UNAVAILABLE, they have.
+            EngineDeadError: they have.
         """
         if not self.is_running:
-            raise RequestError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
+            raise EngineDeadError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
 
     def close(self) -> None:
         """End the processes."""

@@ -57,7 +57,7 @@ class SpawnedExecutor:
 
         Raises:
             InvalidRequestError: a logits processor is a function of this process.
-            RequestError: UNAVAILABLE, the processes have ended.
+            EngineDeadError: the processes have ended.
         """
         self._process.require_running()
         call = _Call(encode_request(spec, self.max_model_len))

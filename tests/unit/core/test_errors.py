@@ -8,6 +8,7 @@ import pytest
 from baton_core.errors import (
     BatonError,
     ContextLengthError,
+    EngineDeadError,
     ErrorCode,
     IncompatibleWorkerError,
     InvalidConfigError,
@@ -61,6 +62,7 @@ def test_values_that_python_writes_otherwise_are_said_as_json_writes_them() -> N
         InvalidConfigError("a"),
         IncompatibleWorkerError("a", is_permanent=True),
         RequestError(ErrorCode.UNAVAILABLE, "a", 1.5),
+        EngineDeadError(ErrorCode.UNAVAILABLE, "a"),
     ],
     ids=lambda error: type(error).__name__,
 )
