@@ -114,9 +114,7 @@ GENERATE: Final = Group(
         "returns RequestOutputs in order": _in_order,
         "lora_request": _adapter("generate", PROMPT),
         "tokenization_kwargs": all_of(_tokenization, _unknown_tokenization),
-        "prompts: encoder/decoder, prompt_embeds, multi_modal_data": all_of(
-            EFFECTS["enable_prompt_embeds"], _unsupported_prompts
-        ),
+        "prompts: encoder/decoder, multi_modal_data": _unsupported_prompts,
         "mm_processor_kwargs": _no_multimodal("generate", PROMPT),
     },
 )
