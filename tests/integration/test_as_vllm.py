@@ -28,7 +28,7 @@ REFUSALS: Final = {
     "from vllm.multimodal import MultiModalKwargs": "MultiModalKwargs is not in Baton: it belongs",
     "import vllm.model_executor.layers.linear": "vllm.model_executor.layers is not in Baton: it is",
     "from vllm.entrypoints.openai.api_server import run_server": "run_server is not in Baton: run it",
-    "from vllm.entrypoints.chat_utils import load_chat_template": "not in Baton: messages are",
+    "from vllm.entrypoints.chat_utils import parse_chat_messages": "not in Baton: messages are",
     "from vllm.v1.engine import FinishReason": "FinishReason is not in Baton: outputs have finish_reason as",
     "import vllm.nonsense": "vllm.nonsense is not in Baton: it is internal to vLLM",
 }
@@ -118,9 +118,13 @@ def test_functions_beside_the_engine_do_what_they_say() -> None:
         "assert UsageContext.LLM_CLASS == 'LLM_CLASS'\n"
         "assert (get_tensor_model_parallel_world_size(), cleanup_dist_env_and_memory()) == (1, None)\n"
         "assert 0 < get_open_port() < 65536 and len(random_uuid()) == 16\n"
+        "from vllm.utils.print_utils import print_embeddings\n"
+        "print_embeddings([0.5, 1.0, 1.5, 2.0, 2.5])\n"
+        "print_embeddings([0.5], prefix='Scores')\n"
     )
     done = as_vllm("python", "-c", code)
     assert (done.returncode, done.stderr.strip()) == (0, "it is said once")
+    assert done.stdout == "Embeddings: [0.5, 1.0, 1.5, 2.0, ...] (size=5)\nScores: [0.5] (size=1)\n"
 
 
 def test_all_names_of_the_table_are_there_and_tokenizers_and_chat_templates_are_those_of_the_model() -> None:

@@ -25,7 +25,7 @@ from baton.config.fixed_engine_args import DEFAULTS, FIXED, add_fixed_flags
 from baton.config.flags import BYTES, COUNT, MAX_INT, MODEL, NAME, NATURAL, POSITIVE, SHARE_OVER_0, Range
 from baton.config.lora_args import LoRAArgs, check_lora_args
 from baton.config.parallel_args import ParallelArgs, check_parallel
-from baton.config.pooling_args import PoolingArgs, read_pooling_args
+from baton.config.pooling_args import PoolingArgs, check_pooling_args
 from baton.config.processor_names import names_of
 from baton.config.speculative_args import SpeculativeArgs, read_speculative_args
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
@@ -299,7 +299,7 @@ class EngineArgs(
         read_structured_outputs_config(self)
         check_fields(self)
         check_parallel(self)
-        read_pooling_args(self)
+        check_pooling_args(self)
         check_lora_args(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from baton.config.engine_arg_fields import arg
@@ -30,15 +30,12 @@ class PoolingArgs:
     )
 
 
-def read_pooling_args(args: Any) -> None:
-    """Mutate `EngineArgs`: a pooler_config may be an object.
+def check_pooling_args(args: Any) -> None:
+    """Check the fields together.
 
     Raises:
         InvalidConfigError: a conversion is asked of a model that is to generate.
     """
-    config = args.pooler_config
-    if is_dataclass(config) and not isinstance(config, type):
-        args.pooler_config = {name: value for name, value in asdict(config).items() if value is not None}
     if args.runner == "generate":
         for name in ("convert", "pooler_config"):
             if getattr(args, name) not in ("auto", "none", None):

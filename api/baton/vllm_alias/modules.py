@@ -34,10 +34,13 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     },
     "vllm.beam_search": {"baton": "BeamSearchOutput BeamSearchSequence"},
     "vllm.config": {
+        "baton.config.config_objects": "PoolerConfig ProfilerConfig SpeculativeConfig",
         "baton.config.vllm_config": (
             "CacheConfig DeviceConfig LoadConfig ModelConfig ObservabilityConfig ParallelConfig "
             "SchedulerConfig StructuredOutputsConfig VllmConfig"
-        )
+        ),
+        "baton_worker.kv_events.kv_events_config": "KVEventsConfig",
+        "types": "CompilationConfig=SimpleNamespace",
     },
     "vllm.distributed": _PARALLEL_STATE,
     "vllm.distributed.parallel_state": _PARALLEL_STATE,
@@ -52,12 +55,23 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.engine.async_llm_engine": {"baton": "AsyncLLMEngine"},
     "vllm.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.entrypoints": {},
-    "vllm.entrypoints.chat_utils": {_TOKENIZERS: "resolve_hf_chat_template=resolve_chat_template"},
+    "vllm.entrypoints.chat_utils": {
+        _TOKENIZERS: "load_chat_template resolve_hf_chat_template=resolve_chat_template",
+        "builtins": "ChatCompletionMessageParam=dict",
+    },
     "vllm.entrypoints.cli": {},
     "vllm.entrypoints.llm": {"baton": "LLM"},
     "vllm.entrypoints.openai": {},
+    "vllm.entrypoints.pooling": {},
+    "vllm.entrypoints.pooling.utils": {
+        "baton.vllm_alias.pooling_utils": "MetadataItem build_metadata_items decode_pooling_output"
+    },
     "vllm.envs": {"baton.vllm_alias.envs": " ".join(VARIABLES)},
-    "vllm.exceptions": {"baton_core.errors": "VLLMError=BatonError VLLMValidationError=InvalidRequestError"},
+    "vllm.exceptions": {
+        "baton_core.errors": (
+            "VLLMClientError=InvalidRequestError VLLMError=BatonError VLLMValidationError=InvalidRequestError"
+        )
+    },
     "vllm.inputs": {"baton": "EmbedsPrompt PromptType TextPrompt TokensPrompt"},
     "vllm.logger": {_STAND_INS: "init_logger"},
     "vllm.logits_process": {"collections.abc": "LogitsProcessor=Callable"},
@@ -88,9 +102,18 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.utils": {**_PARSER, _STAND_INS: "get_ip get_open_port random_uuid"},
     "vllm.utils.argparse_utils": _PARSER,
     "vllm.utils.network_utils": {_STAND_INS: "get_ip get_open_port"},
+    "vllm.utils.print_utils": {_STAND_INS: "print_embeddings"},
+    "vllm.utils.serial_utils": {
+        "baton.vllm_alias.serial_utils": (
+            "DTypeInfo EMBED_DTYPES ENDIANNESS binary2tensor tensor2base64 tensor2binary"
+        )
+    },
     "vllm.v1": {},
+    "vllm.v1.core": {},
+    "vllm.v1.core.kv_cache_utils": {_STAND_INS: "ExternalBlockHash"},
     "vllm.v1.engine": {},
     "vllm.v1.engine.async_llm": {"baton": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
+    "vllm.v1.engine.exceptions": {"baton_core.errors": "EngineDeadError EngineGenerateError=RequestError"},
     "vllm.v1.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.v1.metrics": {},
     "vllm.v1.metrics.ray_wrappers": {"baton.api.ray_stat_logger": "RayPrometheusStatLogger"},

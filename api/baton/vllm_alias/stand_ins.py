@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import uuid
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
@@ -22,8 +24,10 @@ __version__: Final = version("vllm")
 __version_tuple__: Final = tuple(
     int(part) if part.isdigit() else part for part in __version__.replace("+", ".").split(".")
 )
-
-
+ExternalBlockHash = bytes | int
+"""Type of the hashes of blocks in events of the prefix cache."""
+_NUM_SHOWN: Final = 4
+"""Numbers of a vector that `print_embeddings` shows."""
 _FAR_AWAY: Final = "8.8.8.8:53"
 """An address behind the interface that other machines know; nothing is sent to it."""
 
@@ -131,3 +135,9 @@ def get_open_port() -> int:
     """Return a port of this machine that was free a moment ago."""
     with listen_at("127.0.0.1", 0) as listener:
         return int(listener.getsockname()[1])
+
+
+def print_embeddings(embeds: Sequence[float], prefix: str = "Embeddings") -> None:
+    """Print the first numbers of a vector, and how many it has."""
+    numbers = [str(one) for one in embeds[:_NUM_SHOWN]] + ["..."] * (len(embeds) > _NUM_SHOWN)
+    sys.stdout.write(f"{prefix}: [{', '.join(numbers)}] (size={len(embeds)})\n")

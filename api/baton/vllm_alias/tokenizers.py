@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from baton_router.text.model_folder import read_chat_template
+
 
 def get_tokenizer(
     tokenizer_name: str | Path,
@@ -32,6 +34,17 @@ def get_tokenizer(
         cache_dir=download_dir,
         **kwargs,
     )
+
+
+def load_chat_template(chat_template: Path | str | None, *, is_literal: bool = False) -> str | None:
+    """Return the Jinja source that a file has, or that is given itself; `is_literal`: it is no file.
+
+    Raises:
+        InvalidConfigError: it is neither.
+    """
+    if chat_template is None or is_literal:
+        return None if chat_template is None else str(chat_template)
+    return read_chat_template(str(chat_template), "chat_template")
 
 
 def resolve_chat_template(

@@ -112,6 +112,10 @@ class SpeculativeConfig:
             _check_count("disable_by_batch_size", self.disable_by_batch_size)
 
 
+KEYS: Final = (*(one.name for one in fields(SpeculativeConfig)), *_SAME_FOR_ALL)
+"""Fields that the JSON object may have."""
+
+
 def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfig | None:
     """Read the JSON object; None and an empty one speculate nothing.
 
@@ -120,16 +124,15 @@ def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfi
     """
     if not given:
         return None
-    own = [one.name for one in fields(SpeculativeConfig)]
     for name, value in given.items():
-        if name in own:
-            continue
+        if name not in KEYS:
+            raise refusal(name, value, ", ".join(KEYS))
         if name not in _SAME_FOR_ALL:
-            raise refusal(name, value, ", ".join((*own, *_SAME_FOR_ALL)))
+            continue
         allowed = _SAME_FOR_ALL[name]
         if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
             raise refusal(name, value, " or ".join(map(repr, allowed)))
-    values = {name: value for name, value in given.items() if name in own and value is not None}
+    values = {name: value for name, value in given.items() if name not in _SAME_FOR_ALL and value is not None}
     values["method"] = _method(given)
     if values.get("model") in _NO_MODEL:
         del values["model"]

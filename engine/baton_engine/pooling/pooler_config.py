@@ -32,7 +32,7 @@ class PoolerConfig:
     returned_token_ids: tuple[int, ...] | None = None
 
 
-_KEYS: Final = (
+KEYS: Final = (
     *("task", "pooling_type", "seq_pooling_type", "tok_pooling_type", "use_activation", "dimensions"),
     *("enable_chunked_processing", "max_embed_len", "logit_mean", "logit_sigma", "step_tag_id"),
     "returned_token_ids",
@@ -47,8 +47,8 @@ def read_pooler_config(values: Mapping[str, Any]) -> PoolerConfig:
     """
     given = {name: value for name, value in values.items() if value is not None}
     for name in given:
-        if name not in _KEYS:
-            raise InvalidConfigError(f"pooler_config has {name!r:.80}; allowed: {', '.join(_KEYS)}")
+        if name not in KEYS:
+            raise InvalidConfigError(f"pooler_config has {name!r:.80}; allowed: {', '.join(KEYS)}")
     if given.pop("enable_chunked_processing", False) is not False:
         raise _refused("enable_chunked_processing", True, "False")
     if "max_embed_len" in given:

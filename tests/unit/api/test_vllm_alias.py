@@ -13,6 +13,7 @@ from baton.commands.cli_arguments import parse
 from baton.vllm_alias.finder import homes_of
 from baton.vllm_alias.modules import MODULES, REASON_OF
 from baton.vllm_alias.programs import defaults_of
+from baton.vllm_alias.tokenizers import load_chat_template
 from baton.vllm_alias.weight_transfer import packed_nccl_broadcast_producer, trainer_init
 from baton_core.errors import InvalidConfigError
 
@@ -87,6 +88,18 @@ def test_the_page_lists_the_names_of_each_module() -> None:
 def test_weights_over_nccl_are_refused_when_they_are_to_be_sent(function: Callable[..., object]) -> None:
     with pytest.raises(InvalidConfigError, match=rf"{function.__name__} is not supported.*update_weights"):
         function({"master_address": "10.0.0.1"}, group=None)
+
+
+def test_a_chat_template_is_that_of_a_file_or_given_itself(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages }}")
+    for given, is_literal, template in (
+        (None, False, None),
+        (file, False, "{{ messages }}"),
+        ("{{ a }}", False, "{{ a }}"),
+        (str(file), True, str(file)),
+    ):
+        assert load_chat_template(given, is_literal=is_literal) == template
 
 
 def test_reasons_are_whole() -> None:
