@@ -63,6 +63,10 @@ def test_the_billing_header_of_a_system_prompt_is_left_out() -> None:
     assert conversation(user, system=parts[:1]) == [("user", "A")]
 
 
+def test_a_conversation_of_an_empty_system_message_has_one_message() -> None:
+    assert conversation(said(("system", "")), system="") == [("system", "")]
+
+
 def test_a_reference_to_a_tool_is_read_as_its_name() -> None:
     found = [{"type": "tool_reference", "tool_name": name} for name in ("WebFetch", "Grep")]
     result = {"type": "tool_result", "tool_use_id": "t", "content": found}

@@ -186,7 +186,7 @@ def _conversation(body: CountRequest) -> list[ChatMessage]:
     if pending:
         messages.append(ChatMessage(role="user", content=pending))
     system = _joined(*systems)
-    return [ChatMessage(role="system", content=system), *messages] if system else messages
+    return [ChatMessage(role="system", content=system), *messages] if system or not messages else messages
 
 
 def _joined(*texts: str) -> str:
