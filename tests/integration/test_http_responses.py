@@ -169,6 +169,15 @@ async def test_items_are_referred_to_by_their_ids() -> None:
         assert "I look." in await chat.prompt()
 
 
+async def test_items_that_are_referred_to_are_no_larger_than_a_body() -> None:
+    async with responding("Good day. " * 100, max_body_bytes=8192) as (client, _):
+        made: Any = await client.responses.create(input="x")
+        items: list[Any] = [{"type": "item_reference", "id": made.output[0].id}]
+        await client.responses.input_tokens.count(input=items * 2)
+        with pytest.raises(openai.APIStatusError, match="too large; allowed: at most 8192 bytes"):
+            await client.responses.input_tokens.count(input=items * 20)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [
@@ -300,7 +309,14 @@ async def test_a_response_belongs_to_its_tenant_and_is_kept_within_bounds() -> N
             return str(reply.json()["id"])
 
         path = f"/v1/responses/{await create()}"
-        assert (await client.get(path, headers=first)).status_code == 200
+        made = await client.get(path, headers=first)
+        assert made.status_code == 200
+        items = [{"type": "item_reference", "id": made.json()["output"][0]["id"]}]
+        for headers, status in ((first, 200), (second, 404)):
+            counted = await client.post(
+                f"{path.rpartition('/')[0]}/input_tokens", json={"input": items}, headers=headers
+            )
+            assert counted.status_code == status
         for method, of in (("GET", path), ("DELETE", path), ("POST", f"{path}/cancel")):
             refused = await client.request(method, of, headers=second)
             assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")

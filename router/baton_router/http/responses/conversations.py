@@ -79,20 +79,34 @@ def earlier_items(name: str, earlier: StoredResponse) -> list[bytes]:
     return [*earlier.items, *map(bytes, output)]
 
 
-async def referenced_item(store: ResponseStore, tenant: str, name: str, *, field: str) -> bytes:
-    """Return the JSON of an item of the output of a response that is kept.
+class ReferencedItems:
+    """Finds items of responses of a tenant; those of one response after another, it is read once."""
 
-    Raises:
-        HttpError: 404, none is kept; `field` has its name.
-        RequestError: UNAVAILABLE, the store cannot be reached.
-    """
-    stored = await store.get(response_key(tenant, response_of(name)))
-    output = msgspec.json.decode(stored.body, type=_Output).output if stored is not None else []
-    for item in output:
-        if msgspec.json.decode(item, type=_Named).id == name:
-            return bytes(item)
-    allowed = "the id of an item in the output of a response that is kept, made with the same key"
-    raise HttpError(404, "not_found", f"{field} is {name!r}; allowed: {allowed}", param=field)
+    def __init__(self, store: ResponseStore, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._key = ""
+        """Key of the last response."""
+        self._output: dict[str, bytes] = {}
+        """The JSON of the items of its output by their names."""
+
+    async def find(self, name: str, *, field: str) -> bytes:
+        """Return the JSON of an item of the output of a response that is kept.
+
+        Raises:
+            HttpError: 404, none is kept; `field` has its name.
+            RequestError: UNAVAILABLE, the store cannot be reached.
+        """
+        key = response_key(self._tenant, response_of(name))
+        if key != self._key:
+            stored = await self._store.get(key)
+            output = msgspec.json.decode(stored.body, type=_Output).output if stored is not None else []
+            named = ((msgspec.json.decode(item, type=_Named).id, bytes(item)) for item in output)
+            self._key, self._output = key, dict(named)
+        if name not in self._output:
+            allowed = "the id of an item in the output of a response that is kept, made with the same key"
+            raise HttpError(404, "not_found", f"{field} is {name!r:.200}; allowed: {allowed}", param=field)
+        return self._output[name]
 
 
 def read_request(

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from baton_core.errors import InvalidRequestError
+from baton_router.http.bodies import too_large
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, count_tokens, read_plan
 from baton_router.http.chat.schemas import MAX_MESSAGES
@@ -16,11 +17,11 @@ from baton_router.http.generation import generating
 from baton_router.http.ignored_fields import Removal
 from baton_router.http.response_stores.response_store import response_key
 from baton_router.http.responses.conversations import (
+    ReferencedItems,
     earlier_items,
     find_response,
     follow_response,
     read_request,
-    referenced_item,
 )
 from baton_router.http.responses.replies import RESPONSES, InputTokens, Response, StreamEvent
 from baton_router.http.responses.request import RESPONSE_NAMES, own_items, skipped
@@ -106,7 +107,7 @@ async def _complete(call: Call[ResponsesRequest]) -> list[bytes]:
 
     Raises:
         InvalidRequestError: the model does not get something, and the call is strict.
-        HttpError: 404, an item or the earlier response is not kept.
+        HttpError: 404, an item or the earlier response is not kept; 413, the items are larger than a body.
         RequestError: UNAVAILABLE, the store cannot be reached.
     """
     _note_skipped(call)
@@ -156,11 +157,14 @@ async def _resolve_references(call: Call[ResponsesRequest]) -> None:
     items = own_items(call.body)
     if len(items) > MAX_MESSAGES:
         return  # it is refused with those of earlier responses
+    referenced = ReferencedItems(call.state.responses, call.tenant)
+    num_bytes, max_bytes = 0, call.state.settings.max_body_bytes
     for index, item in enumerate(items):
         if item.kind == "item_reference":
-            found = await referenced_item(
-                call.state.responses, call.tenant, item.id or "", field=f"input[{index}].id"
-            )
+            found = await referenced.find(item.id or "", field=f"input[{index}].id")
+            num_bytes += len(found)
+            if num_bytes > max_bytes:
+                raise too_large(max_bytes)
             call.room.add(len(found))
             await call.room.wait_to_decode(call.tenant)
             await call.state.share.turn()
