@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.http.chat.request import read_chat
+from baton_router.http.chat.request import count_tokens, read_chat
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import ResponsesRequest
@@ -96,6 +97,25 @@ def test_allowed_tools_are_those_that_the_model_is_shown(mode: str) -> None:
     chat = chat_of({"role": "user", "content": "x"}, tools=functions, tool_choice=allowed)
     with pytest.raises(InvalidRequestError, match=r"tools\[0\].function.name is 'n__b'; allowed: a, b, c"):
         read_chat(msgspec.convert(chat, ChatRequest), settings, SamplingParams())
+
+
+async def test_tokens_are_counted_with_the_allowed_tools_alone() -> None:
+    counted: list[str] = []
+
+    async def read(function: Any, *args: Any) -> Any:
+        return function(*args)
+
+    async def tokenize(conversation: Any, **_: Any) -> tuple[int, ...]:
+        counted.extend(tool["function"]["name"] for tool in conversation.tools)
+        return (1, 2)
+
+    state = SimpleNamespace(settings=HttpSettings(), service=SimpleNamespace(tokenize=tokenize))
+    call: Any = SimpleNamespace(state=state, read=read, tenant="")
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "b"}]}
+    functions = [{"type": "function", "name": name} for name in "abc"]
+    chat = chat_of({"role": "user", "content": "x"}, tools=functions, tool_choice=allowed)
+    assert await count_tokens(call, msgspec.convert(chat, ChatRequest)) == 2
+    assert counted == ["b"]
 
 
 def test_calls_of_namespaces_and_custom_tools_are_those_of_functions() -> None:

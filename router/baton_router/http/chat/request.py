@@ -150,9 +150,7 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         parser_name=settings.tool_call_parser,
         is_auto_enabled=settings.enable_auto_tool_choice,
     )
-    if isinstance(body.tool_choice, NamedTool) and body.tool_choice.allowed_tools is not None:
-        names = {tool.name for tool in tool_use.tools}
-        body.tools = [tool for tool in body.tools or () if tool.function.name in names]
+    _exclude_disallowed_tools(body)
     conversation = read_conversation(body)
     sampling = _read_sampling(body, tool_use)
     if settings.reasoning_parser or tool_use.choice is Choice.AUTO:
@@ -183,6 +181,13 @@ def exclude_unused_tools(body: ChatRequest, settings: HttpSettings) -> None:
         body.tools = None
 
 
+def _exclude_disallowed_tools(body: ChatRequest) -> None:
+    """Leave out tools that an `allowed_tools` choice does not name. Mutates `body`."""
+    if isinstance(body.tool_choice, NamedTool) and body.tool_choice.allowed_tools is not None:
+        names = {tool.function.name for tool in body.tool_choice.allowed_tools.tools}
+        body.tools = [tool for tool in body.tools or () if tool.function.name in names]
+
+
 async def count_tokens(call: Call[Any], body: ChatRequest) -> int:
     """Return the number of tokens of a chat's prompt.
 
@@ -191,6 +196,7 @@ async def count_tokens(call: Call[Any], body: ChatRequest) -> int:
         RequestError: as `GenerationService.tokenize`.
     """
     exclude_unused_tools(body, call.state.settings)
+    _exclude_disallowed_tools(body)
     conversation = await call.read(read_conversation, body)
     token_ids = await call.state.service.tokenize(
         conversation, tenant=call.tenant, model=body.model or "", add_special_tokens=None
