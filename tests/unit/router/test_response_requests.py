@@ -118,6 +118,14 @@ async def test_tokens_are_counted_with_the_allowed_tools_alone() -> None:
     assert counted == ["b"]
 
 
+def test_a_name_that_stands_for_two_functions_is_refused() -> None:
+    function, flat = ({"type": "function", "name": name} for name in ("f", "n__f"))
+    space = {"type": "namespace", "name": "n", "tools": [function]}
+    with pytest.raises(InvalidRequestError, match=r"tools\[1\].tools\[0\].name is 'f'; .*'n__f' is another"):
+        chat_of({"role": "user", "content": "x"}, tools=[flat, space])
+    assert len(chat_of({"role": "user", "content": "x"}, tools=[flat, flat, function])["tools"]) == 3
+
+
 def test_calls_of_namespaces_and_custom_tools_are_those_of_functions() -> None:
     read = messages_of(
         {"role": "user", "content": "x"},

@@ -37,7 +37,7 @@ def offered_functions(tools: Sequence[ResponseTool] | None) -> list[OfferedFunct
     """Return the functions of a request, those of namespaces included.
 
     Raises:
-        InvalidRequestError: they are too many, or a namespace has no name.
+        InvalidRequestError: they are too many, a namespace has no name, or one flat name stands for two.
     """
     offered: list[OfferedFunction] = []
     for index, tool in enumerate(tools or ()):
@@ -54,7 +54,18 @@ def offered_functions(tools: Sequence[ResponseTool] | None) -> list[OfferedFunct
     if len(offered) > MAX_TOOLS:
         allowed = f"at most {MAX_TOOLS}, those of namespaces included"
         raise InvalidRequestError("tools", f"{len(offered)} functions", allowed)
+    _check_names(offered)
     return offered
+
+
+def _check_names(offered: Sequence[OfferedFunction]) -> None:
+    namespaces: dict[str, str | None] = {}
+    for each in offered:
+        if namespaces.setdefault(each.flat_name, each.namespace) != each.namespace:
+            allowed = (
+                f"names that differ as the model knows them: {each.flat_name!r} is another function, too"
+            )
+            raise InvalidRequestError(f"{each.field}.name", each.tool.name, allowed)
 
 
 def skipped_tools(tools: Sequence[ResponseTool] | None) -> Iterator[tuple[str, str]]:
