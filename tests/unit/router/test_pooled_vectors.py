@@ -17,6 +17,7 @@ from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, 
 from baton_core.worker.step_plan import PooledValues
 from baton_router.http.json_pieces import json_pieces
 from baton_router.http.pooling.cohere import prefix_of
+from baton_router.http.pooling.requests import MAX_PROMPTS, fields_of
 from baton_router.http.pooling.vectors import bytes_of, numbers_of, signs_of, text_of
 from baton_router.requests.pooling import lacks_task, late_interaction, pair_counts, similarity
 from baton_router.text.tokenization import kept_lengths
@@ -150,3 +151,10 @@ def test_what_a_model_cannot_pool_is_refused_by_name() -> None:
     )
     assert classifies.scores_by is PoolingTask.CLASSIFY
     assert embeds.result_bytes(PoolingSpec(task=PoolingTask.EMBED, dimensions=16), 9) == 64
+
+
+def test_the_fields_of_prompts_are_places_and_too_many_are_not_named() -> None:
+    assert (fields_of("input", 1), fields_of("input", 2)) == (["input"], ["input[0]", "input[1]"])
+    assert len(fields_of("input", MAX_PROMPTS)) == MAX_PROMPTS
+    with pytest.raises(InvalidRequestError, match="input is '10000000000 prompts'; allowed: at most 2048"):
+        fields_of("input", 10**10)

@@ -87,8 +87,18 @@ def _split(given: PromptInput) -> list[Prompt]:
 
 
 def fields_of(name: str, num_prompts: int) -> list[str]:
-    """Return the fields that errors name for the prompts of one field: places in it where it has several."""
+    """Return the fields that errors name for the prompts of one field: places in it where it has several.
+
+    Raises:
+        InvalidRequestError: there are too many prompts.
+    """
+    _check_number(name, num_prompts)
     return [name] if num_prompts == 1 else [f"{name}[{index}]" for index in range(num_prompts)]
+
+
+def _check_number(field: str, num_prompts: int) -> None:
+    if num_prompts > MAX_PROMPTS:
+        raise InvalidRequestError(field, f"{num_prompts} prompts", f"at most {MAX_PROMPTS}")
 
 
 async def pool(
@@ -110,9 +120,7 @@ async def pool(
     if task not in model.tasks and not hasattr(fields, "task"):
         raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}", task)
     names = names or fields_of("input", len(prompts))
-    if len(prompts) > MAX_PROMPTS:
-        field = names[-1].partition("[")[0]
-        raise InvalidRequestError(field, f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
+    _check_number(names[-1].partition("[")[0], len(prompts))
     if fields.normalize is not None:
         raise InvalidRequestError("normalize", fields.normalize, "nothing: use_activation says it")
     requests = _requests(call, fields, prompts, pooling, names)
