@@ -73,3 +73,8 @@ async def test_a_body_that_is_refused_is_not_asked_for() -> None:
         refused = await rest_of(reader)
         assert refused.startswith(b"HTTP/1.1 413 ")
         assert b"connection: close" in refused
+    async with serving(up_to_four_bytes) as server, connected(server) as (reader, writer):
+        writer.write(asking % 2**23 + bytes(2**23))
+        await writer.drain()
+        refused = await rest_of(reader)
+        assert refused.startswith(b"HTTP/1.1 413 ")

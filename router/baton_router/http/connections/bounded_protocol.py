@@ -16,6 +16,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from baton_router.http.bodies import drop_body
 from baton_router.http.connections.half_closed import HalfClosed
 from baton_router.http.connections.open_connections import OpenConnections, Stage
 from baton_router.http.errors import HttpError, failure_of
@@ -283,7 +284,8 @@ def _until_close(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
 def _closing_unasked(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
     """Return `app` for one request whose client waits to be asked for the body (`Expect: 100-continue`).
 
-    Where the final response comes first, nobody can tell whether the body still follows: the connection ends.
+    Where the final response comes first, nobody can tell whether the body still follows: the connection ends,
+    after a while in which what comes is dropped, so that a client that has not waited reads the response.
     Source: RFC 9110, 10.1.1.
     """
 
@@ -291,6 +293,11 @@ def _closing_unasked(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
         async def send_final(message: Message) -> None:
             if cycle.waiting_for_100_continue and cycle.more_body:
                 cycle.keep_alive = False
+            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if is_last and not cycle.keep_alive and cycle.more_body:
+                await send({**message, "more_body": True})
+                await drop_body(receive)
+                message = {"type": "http.response.body"}
             await send(message)
 
         await app(scope, receive, send_final)
