@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from baton import AsyncLLMEngine, RequestOutput
-from baton_core.errors import InvalidModelError, InvalidRequestError, RequestError
+from baton_core.errors import EngineDeadError, InvalidModelError, InvalidRequestError, RequestError
 from tests.e2e.calls import greedy
 from tests.integration.router_cluster import MODEL
 from tests.integration.tiny_llm import tiny_args
@@ -196,4 +196,4 @@ async def test_a_shutdown_ends_an_update_that_waits_and_the_requests_behind_it(
     await is_open(threaded, "held")
     await asyncio.to_thread(threaded.shutdown)
     results = await asyncio.gather(running, finishing, held, return_exceptions=True)
-    assert [type(result) for result in results] == [RequestError] * 3
+    assert [type(result) for result in results] == [EngineDeadError, RequestError, EngineDeadError]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import ErrorCode, RequestError
 from baton_router.batches import batch_end, batches, outputs, record_folder
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.batches import Batches
@@ -158,7 +158,7 @@ async def test_a_batch_whose_input_is_gone_has_an_end(tmp_path: Path, disk: Disk
     async def fails(body: dict[str, Any]) -> int:
         for name in names(tmp_path, "file-*"):
             (tmp_path / name).unlink()
-        raise InvalidConfigError("no room")
+        raise RequestError(ErrorCode.INTERNAL, "no room")
 
     async with serving(tmp_path, Asked(fails)) as served:
         batch = await begin(served, lines(2))
