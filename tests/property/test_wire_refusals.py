@@ -10,6 +10,7 @@ import pytest
 from baton_core.errors import InvalidRequestError, shown_briefly
 from baton_core.requests.sampling_params import MAX_N
 from baton_core.sessions.control_messages import MAX_JSON_BYTES
+from baton_core.worker.speculative_config import MAX_DRAFT_TOKENS
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_commands import decode_command
 from baton_service.wire.wire_reports import decode_report
@@ -215,3 +216,10 @@ def test_a_model_is_described_within_bounds(field: str, description: pb.ModelDes
 def test_a_step_age_that_is_no_duration_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="step_age_s"):
         decode_load(pb.Load(step_age_s=-0.5))
+
+
+def test_a_worker_reports_no_more_positions_of_drafts_than_there_are() -> None:
+    figures = pb.Figures(num_accepted_per_position=[1] * 1000)
+    load = decode_load(pb.Load(figures=figures))
+    assert load.figures is not None
+    assert len(load.figures.num_accepted_per_position) == MAX_DRAFT_TOKENS

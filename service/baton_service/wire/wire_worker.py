@@ -20,6 +20,7 @@ from baton_core.sessions.worker_info import (
     WorkerLoad,
     WorkerRates,
 )
+from baton_core.worker.speculative_config import MAX_DRAFT_TOKENS
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     checked_code,
@@ -234,7 +235,7 @@ def _decode_figures(figures: pb.Figures) -> EngineFigures:
         num_drafts=figures.num_drafts,
         num_draft_tokens=figures.num_draft_tokens,
         num_accepted_tokens=figures.num_accepted_tokens,
-        num_accepted_per_position=tuple(figures.num_accepted_per_position),
+        num_accepted_per_position=tuple(figures.num_accepted_per_position[:MAX_DRAFT_TOKENS]),
         max_loras=figures.max_loras,
         waiting_adapters=tuple(figures.waiting_adapters[:MAX_REPORTED_ADAPTERS]),
         running_adapters=tuple(figures.running_adapters[:MAX_REPORTED_ADAPTERS]),

@@ -97,7 +97,7 @@ class ResponseError(msgspec.Struct, kw_only=True):
     """The error's text, and its code of other routes in brackets."""
 
 
-_ERROR_CODES: Final = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}
+_ERROR_CODES: Final = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 def response_error(error: Exception) -> ResponseError:
