@@ -62,6 +62,9 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #undef _mm512_permutex2var_epi16
 #undef _mm512_permutex2var_epi8
 #undef _mm512_permutexvar_epi64
+#undef _mm512_shuffle_epi8
+#undef _mm512_testn_epi8_mask
+#undef _mm512_set1_epi8
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepi32_ps
 #undef _mm512_reduce_ps
@@ -87,6 +90,9 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #define _mm512_permutex2var_epi16 baton::emulation::permute_two
 #define _mm512_permutex2var_epi8 baton::emulation::permute_two_of_bytes
 #define _mm512_permutexvar_epi64 baton::emulation::permute_longs
+#define _mm512_shuffle_epi8 baton::emulation::shuffle_bytes
+#define _mm512_testn_epi8_mask baton::emulation::test_none
+#define _mm512_set1_epi8 baton::emulation::splat_byte
 #define _mm512_cvtepi8_epi32 baton::emulation::widen_bytes
 #define _mm512_cvtepi32_ps baton::emulation::to_floats
 #define _mm512_reduce_ps(x, control) baton::emulation::fractions<control>(x)
@@ -201,6 +207,23 @@ BATON_INLINE __m512i permute_two_of_bytes(__m512i a, __m512i order, __m512i b) {
   for (int i = 0; i < 64; ++i) result[i] = from[i] & 64 ? y[from[i] & 63] : x[from[i] & 63];
   return (__m512i)result;
 }
+
+// In each quarter.
+BATON_INLINE __m512i shuffle_bytes(__m512i a, __m512i order) {
+  const Bytes64 from = (Bytes64)order, x = (Bytes64)a;
+  Bytes64 result;
+  for (int i = 0; i < 64; ++i) result[i] = from[i] & 128 ? 0 : x[i / 16 * 16 + from[i] % 16];
+  return (__m512i)result;
+}
+
+BATON_INLINE uint64_t test_none(__m512i a, __m512i b) {
+  const Bytes64 both = (Bytes64)a & (Bytes64)b;
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; ++i) bits |= uint64_t{!both[i]} << i;
+  return bits;
+}
+
+BATON_INLINE __m512i splat_byte(char x) { return (__m512i)(uint8_t(x) - Bytes64{}); }
 
 BATON_INLINE __m512i permute_longs(__m512i order, __m512i a) {
   const Longs8 from = (Longs8)order, x = (Longs8)a;

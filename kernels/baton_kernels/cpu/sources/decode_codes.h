@@ -132,19 +132,81 @@ class Nibbles<Bfloat16> {
     }
   }
 
+  // Call `use` with what decodes the codes of a panel's row of pairs.
+  template <class Use>
+  void with_row(const Use& use) const {
+    static_assert(kPackedVectors == 4);
+    use([values = _mm512_load_si512(values_)](const uint8_t* codes, Pairs* columns) {
+      const Halves32 words = (Halves32)_mm512_loadu_si512(codes);
+#pragma GCC unroll 4
+      for (int part = 0; part < 4; ++part)
+        columns[part] = (Pairs)_mm512_permutexvar_epi16((__m512i)(words >> 4 * part), values);
+    });
+  }
+
  private:
   using Halves32 = uint16_t __attribute__((vector_size(64)));
   alignas(64) Bfloat16 values_[32];
 };
 
-inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
-  const auto widen_codes = [&](int64_t at) {   // __builtin_convertvector takes them one by one
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at))));
+// 32 codes, of which __builtin_convertvector would take one after another.
+inline Pairs widen_codes(const int8_t* from) {
+  const auto widen = [&](int at) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at))));
   };
+  return (Pairs)_mm512_cvtne2ps_pbh(widen(16), widen(0));
+}
+
+inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
   for (int64_t i = 0; i < n; i += 32) {
-    const __m512bh both = _mm512_cvtne2ps_pbh(widen_codes(i + 16), widen_codes(i));
-    std::memcpy(to + i, &both, sizeof both);
+    const Pairs pairs = widen_codes(codes + i);
+    std::memcpy(to + i, &pairs, sizeof pairs);
   }
+}
+
+inline void decode_row(const int8_t* codes, Pairs* columns) {
+  for (int i = 0; i < kPackedVectors; ++i) columns[i] = widen_codes(codes + 2 * kLanes * i);
+}
+
+// Bytes of E4m3's numbers as bfloat16, in each quarter of a vector: the lower and upper ones of subnormal numbers, by the
+// sign and the last three bits, and the upper ones of all others, by the sign and the upper three bits of the exponent,
+// of which bfloat16 keeps the last one in the lower byte, as the biases differ by an even number.
+struct E4m3Bytes {
+  alignas(64) uint8_t small_low[64], small_high[64], high[64];
+
+  constexpr E4m3Bytes() : small_low(), small_high(), high() {
+    for (int i = 0; i < 64; ++i) {
+      const int sign = (i & 8) << 4;
+      small_low[i] = uint8_t(kBfloat16Magnitudes<E4m3>[i % 8]);
+      small_high[i] = uint8_t(kBfloat16Magnitudes<E4m3>[i % 8] >> 8 | sign);
+      high[i] = uint8_t(Float8<E4m3>::kRebias / 2 + i % 8 | sign);
+    }
+  }
+};
+
+inline constexpr E4m3Bytes kE4m3Bytes;
+
+// The numbers of 64 codes, none of them NaN; those of exponent 0 are rare among weights.
+inline void widen_codes(const E4m3* from, Pairs* to) {
+  using Bytes64 = uint8_t __attribute__((vector_size(64)));
+  using Longs8 = uint64_t __attribute__((vector_size(64)));
+  const __m512i order = (__m512i)Longs8{0, 4, 1, 5, 2, 6, 3, 7};   // of which unpacking leaves neighbours together
+  const Bytes64 code = (Bytes64)_mm512_permutexvar_epi64(order, _mm512_loadu_si512(from));
+  const auto look_up = [](const uint8_t* bytes, Bytes64 index) {
+    return (Bytes64)_mm512_shuffle_epi8(_mm512_load_si512(bytes), (__m512i)index);
+  };
+  Bytes64 low = code << 4, high = look_up(kE4m3Bytes.high, code >> 4);
+  if (__builtin_expect(_mm512_testn_epi8_mask((__m512i)code, _mm512_set1_epi8(0x78)) != 0, 0)) {
+    const Bytes64 index = (code & 7) | (code >> 4 & 8);
+    low = (code & 0x78) == 0 ? look_up(kE4m3Bytes.small_low, index) : low;
+    high = (code & 0x78) == 0 ? look_up(kE4m3Bytes.small_high, index) : high;
+  }
+  to[0] = (Pairs)_mm512_unpacklo_epi8((__m512i)low, (__m512i)high);
+  to[1] = (Pairs)_mm512_unpackhi_epi8((__m512i)low, (__m512i)high);
+}
+
+inline void decode_row(const E4m3* codes, Pairs* columns) {
+  for (int i = 0; i < kPackedVectors; i += 2) widen_codes(codes + 2 * kLanes * i, columns + i);
 }
 #endif
 
@@ -185,6 +247,14 @@ inline Floats load_weights(const E4m3* from) {
   return (Floats)bits * 0x1p120f;
 }
 
+inline void decode_row(const int8_t* codes, Floats* columns) {
+  for (int i = 0; i < kPackedVectors; ++i) columns[i] = __builtin_convertvector(load_bytes(codes + i * kLanes), Floats);
+}
+
+inline void decode_row(const E4m3* codes, Floats* columns) {
+  for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_weights(codes + i * kLanes);
+}
+
 template <class Element>
 void decode_floats(const E4m3* codes, int64_t n, Element* to) {
   if constexpr (std::is_same_v<Element, float>)
@@ -192,16 +262,21 @@ void decode_floats(const E4m3* codes, int64_t n, Element* to) {
   else copy_row(codes, to, n);
 }
 
+// The bytes of `n` codes.
+inline int64_t num_code_bytes(const QuantizedLinearArgs& args, int64_t n) { return args.element == kNibbles ? n / 2 : n; }
+
+inline const uint8_t* codes_at(const QuantizedLinearArgs& args, int64_t at) {
+  return static_cast<const uint8_t*>(args.codes) + num_code_bytes(args, at);
+}
+
 // Decode `n` codes from number `at` of the weight on, and prefetch those that come later.
 template <class Element>
 void decode(const QuantizedLinearArgs& args, const Nibbles<Element>& nibbles, int64_t at, int64_t n, Element* to) {
-  const auto* codes = static_cast<const uint8_t*>(args.codes);
-  const int64_t size = args.element == kNibbles ? n / 2 : n;
-  const uint8_t* next = codes + (args.element == kNibbles ? at / 2 : at) + kCodesAhead;
-  for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(next + i);
-  if (args.element == kNibbles) nibbles.decode(codes + at / 2, n, to);
-  else if (args.element == kIntegers) decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
-  else if constexpr (!std::is_same_v<Element, int8_t>) decode_floats(reinterpret_cast<const E4m3*>(codes) + at, n, to);
+  const uint8_t* codes = codes_at(args, at);
+  for (int64_t i = 0; i < num_code_bytes(args, n); i += 64) __builtin_prefetch(codes + kCodesAhead + i);
+  if (args.element == kNibbles) nibbles.decode(codes, n, to);
+  else if (args.element == kIntegers) decode_bytes(reinterpret_cast<const int8_t*>(codes), n, to);
+  else if constexpr (!std::is_same_v<Element, int8_t>) decode_floats(reinterpret_cast<const E4m3*>(codes), n, to);
 }
 
 }  // namespace baton

@@ -18,10 +18,8 @@ namespace baton {
 
 // AMX multiplies signed codes in tiles, whose rows have whole lines of inputs.
 #if BATON_TILES
-constexpr bool kHasTiles = true;
 constexpr int kInt8PanelWidth = kTileOutputs, kInt8Multiple = kTileRowBytes;
 #else
-constexpr bool kHasTiles = false;
 constexpr int kInt8PanelWidth = kPanelWidth, kInt8Multiple = 4;
 #endif
 

@@ -42,12 +42,19 @@ struct PackedBlock {
   int64_t size;
 };
 
+// Set sums in registers to 0; an initializer may write them to memory first.
+template <int kRows, int kVectors>
+inline void clear(Floats (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) sums[r][i] = Floats{};
+}
+
 // sums[row] += x[row] @ weights, for kRows rows.
 template <class Number, int kRows, bool kPrefetches>
-void multiply_tile(PackedBlock<Number> block, Prefetch prefetch, float* sums) {
-  Floats totals[kRows][kPackedVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = load(sums + r * kPackedPanelWidth + i * kLanes);
+inline __attribute__((always_inline)) void sum_products(const PackedBlock<Number>& block, Prefetch prefetch,
+                                                        Floats (&sums)[kRows][kPackedVectors]) {
   const Number* weights = block.weights;
   for (int64_t k = 0; k < block.size; ++k, weights += kPackedPanelWidth) {
     if constexpr (kPrefetches) prefetch.issue();
@@ -55,9 +62,17 @@ void multiply_tile(PackedBlock<Number> block, Prefetch prefetch, float* sums) {
     for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_numbers(weights + i * kLanes);
     for (int r = 0; r < kRows; ++r) {
       const auto factor = splat_number(reinterpret_cast<const Factor<Number>*>(block.x + r * block.x_stride) + k);
-      for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = add_product(totals[r][i], factor, columns[i]);
+      for (int i = 0; i < kPackedVectors; ++i) sums[r][i] = add_product(sums[r][i], factor, columns[i]);
     }
   }
+}
+
+template <class Number, int kRows, bool kPrefetches>
+void multiply_tile(PackedBlock<Number> block, Prefetch prefetch, float* sums) {
+  Floats totals[kRows][kPackedVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = load(sums + r * kPackedPanelWidth + i * kLanes);
+  sum_products<Number, kRows, kPrefetches>(block, prefetch, totals);
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kPackedVectors; ++i) store(sums + r * kPackedPanelWidth + i * kLanes, totals[r][i]);
 }

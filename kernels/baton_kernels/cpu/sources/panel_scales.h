@@ -16,8 +16,43 @@ inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
 
 inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
 
+// What the sums of a chunk and a panel are scaled with. Input sums, which zero points are multiplied with, and scales of
+// inputs are those of the first row; each further row's are `num_chunks` and `num_x_groups` on.
+struct ChunkScales {
+  const void* scales;
+  const float *zeros, *input_sums, *x_scales;   // of zeros and of scales of inputs null where there are none
+  int64_t num_chunks, num_x_groups;
+  bool has_bfloat16_scales;
+
+  // Add the sums of kRows rows from `row` on to their totals, [kRows, kPackedPanelWidth].
+  template <int kRows>
+  void add(int64_t row, Floats (&sums)[kRows][kPackedVectors], float* totals) const {
+    if (zeros)
+#pragma GCC unroll 8
+      for (int i = 0; i < kPackedVectors; ++i) {
+        const Floats zero = load(zeros + i * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) sums[r][i] -= zero * splat(input_sums[(row + r) * num_chunks]);
+      }
+    if (x_scales)
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Floats factor = splat(x_scales[(row + r) * num_x_groups]);
+        for (int i = 0; i < kPackedVectors; ++i) sums[r][i] *= factor;
+      }
+#pragma GCC unroll 8
+    for (int i = 0; i < kPackedVectors; ++i) {
+      const Floats scale = load_either(scales, i * kLanes, has_bfloat16_scales);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        float* total = totals + r * kPackedPanelWidth + i * kLanes;
+        store(total, load(total) + sums[r][i] * scale);
+      }
+    }
+  }
+};
+
 // The factors of all panels, for rows from `first` on. `input_sums` are [num_rows, num_chunks].
-template <class Number>
 class PanelScales {
  public:
   PanelScales(const QuantizedLinearArgs& args, const float* input_sums, int64_t first)
@@ -27,14 +62,18 @@ class PanelScales {
         num_chunks_(num_chunks(args)),
         num_groups_((args.in_features + args.group_size - 1) / args.group_size) {}
 
-  // Add the sums of a chunk to their totals: both [num_panels, num_rows, kWidth], of panels and rows from the given on.
-  void add(int64_t chunk, int64_t panel, int64_t num_panels, int64_t row, int64_t num_rows, const float* sums,
-           float* totals) const {
-    const auto add = [&](auto has_zeros, auto has_factors) {
-      add_chunk<has_zeros, has_factors>(chunk, panel, num_panels, row, num_rows, sums, totals);
-    };
-    if (has_group_factors()) args_.zeros ? add(std::true_type(), std::true_type()) : add(std::false_type(), std::true_type());
-    else args_.zeros ? add(std::true_type(), std::false_type()) : add(std::false_type(), std::false_type());
+  // Those of a chunk of a panel, for all rows.
+  ChunkScales of_chunk(int64_t chunk, int64_t panel) const {
+    const int64_t group = args_.group_size == args_.chunk ? chunk : chunk * args_.chunk / args_.group_size;
+    const int64_t place = (panel * num_groups_ + group) * kWidth;
+    const int64_t x_group = has_group_factors() ? chunk * args_.chunk / args_.x_group_size : 0;
+    return {.scales = static_cast<const char*>(args_.scales) + place * (args_.has_bfloat16_scales ? 2 : 4),
+            .zeros = args_.zeros ? args_.zeros + place : nullptr,
+            .input_sums = input_sums_ + first_ * num_chunks_ + chunk,
+            .x_scales = has_group_factors() ? args_.x_scales + first_ * args_.num_x_groups + x_group : nullptr,
+            .num_chunks = num_chunks_,
+            .num_x_groups = args_.num_x_groups,
+            .has_bfloat16_scales = bool(args_.has_bfloat16_scales)};
   }
 
   // Multiply a panel's totals of all rows with the factors of whole rows and of outputs, and add the bias.
@@ -55,40 +94,6 @@ class PanelScales {
 
   // Factors of whole rows are left to `finish`.
   bool has_group_factors() const { return args_.num_x_groups > 1; }
-
-  template <bool kHasZeros, bool kHasFactors>
-  void add_chunk(int64_t chunk, int64_t panel, int64_t num_panels, int64_t row, int64_t num_rows, const float* sums,
-                 float* totals) const {
-    const QuantizedLinearArgs args = args_;   // a copy, which no store of numbers can change
-    const int64_t group = args.group_size == args.chunk ? chunk : chunk * args.chunk / args.group_size;
-    const int64_t num_groups = num_groups_, num_chunks = num_chunks_, number = first_ + row;
-    const float* input_sums = input_sums_ + number * num_chunks + chunk;
-    const float* x_scales = nullptr;
-    if constexpr (kHasFactors)
-      x_scales = args.x_scales + number * args.num_x_groups + chunk * args.chunk / args.x_group_size;
-    for (int64_t place = (panel * num_groups + group) * kWidth; num_panels > 0; --num_panels, place += num_groups * kWidth) {
-      Floats scales[kPackedVectors], zeros[kPackedVectors];
-      for (int i = 0; i < kPackedVectors; ++i) {
-        scales[i] = load_either(args.scales, place + i * kLanes, args.has_bfloat16_scales);
-        if constexpr (kHasZeros) zeros[i] = load(args.zeros + place + i * kLanes);
-      }
-      for (int64_t r = 0; r < num_rows; ++r, sums += kWidth, totals += kWidth) {
-        for (int i = 0; i < kPackedVectors; ++i) {
-          Floats sum = load_sum(sums + i * kLanes);
-          if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks]);
-          if constexpr (kHasFactors) sum *= splat(x_scales[r * args.num_x_groups]);
-          store(totals + i * kLanes, load(totals + i * kLanes) + sum * scales[i]);
-        }
-      }
-    }
-  }
-
-  static Floats load_sum(const float* from) {
-    if constexpr (!std::is_same_v<Number, Quad>) return load(from);
-    Ints sum;
-    std::memcpy(&sum, from, sizeof sum);
-    return __builtin_convertvector(sum, Floats);
-  }
 
   const QuantizedLinearArgs& args_;
   const float* const input_sums_;

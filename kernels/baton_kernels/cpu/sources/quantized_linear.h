@@ -20,27 +20,42 @@
 namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
-// Rows of a decoded panel that few rows of x take at a time: a tile of AMX, or as many as narrow panels have in 4 KiB.
-constexpr int64_t kStepOperands = kLanes == 16 ? 16 : 64;
 constexpr int64_t kQuantizedRows = 192;    // most rows that share a pass over a panel
 constexpr int64_t kQuantizedBytes = 512 << 10;   // more bytes of x are passes of half as many rows: they share the second cache
 
-// Sums of products of up to kRows rows with a chunk of a decoded panel, which is added a step at a time.
+// Add the products of kRows rows, from `row` on, with a chunk of a decoded panel to their totals.
+template <class Number, int kRows>
+void add_chunk_tile(const PackedBlock<Number>& block, const Prefetch& prefetch, const ChunkScales& scales, int64_t row,
+                    float* totals) {
+  Floats sums[kRows][kPackedVectors];
+  clear(sums);
+  sum_products<Number, kRows, true>(block, prefetch, sums);
+  scales.add(row, sums, totals);
+}
+
+template <class Number>
+using AddChunkTile = void (*)(const PackedBlock<Number>&, const Prefetch&, const ChunkScales&, int64_t, float*);
+
+template <class Number>
+constexpr std::array<AddChunkTile<Number>, kPackedTileRows> kChunkTilesByRows = {
+    add_chunk_tile<Number, 1>, add_chunk_tile<Number, 2>, add_chunk_tile<Number, 3>,
+    add_chunk_tile<Number, 4>, add_chunk_tile<Number, 5>, add_chunk_tile<Number, 6>};
+
+// Products of up to kRows rows with a chunk of a decoded panel, which is taken kOperands at a time: whole.
 template <class Number>
 class ChunkProduct {
  public:
-  static constexpr int64_t kRows = kPackedTileRows;
+  static constexpr bool kPrefetches = true;
+  static constexpr int64_t kRows = kPackedTileRows, kOperands = kChunkInputs / Packing<Number>::kDepth;
 
-  void begin(int64_t num_rows, int64_t, float* sums) {
-    num_rows_ = num_rows;
-    std::fill(sums, sums + num_rows * kPackedPanelWidth, 0.0f);
+  void begin(int64_t num_rows, int64_t) { num_rows_ = num_rows; }
+
+  void add(const PackedBlock<Number>& block, const Prefetch& prefetch, const ChunkScales& scales, int64_t row,
+           float* totals) const {
+    kChunkTilesByRows<Number>[num_rows_ - 1](block, prefetch, scales, row, totals);
   }
 
-  void add(const PackedBlock<Number>& block, float* sums) const {
-    kTilesByRows<Number, false>[num_rows_ - 1](block, Prefetch(), sums);
-  }
-
-  void end(float*) const {}
+  void end(const ChunkScales&, int64_t, float*) const {}
 
  private:
   int64_t num_rows_ = 0;
@@ -52,27 +67,48 @@ class ChunkProduct {
 template <class Number>
 class TileChunkProduct {
  public:
-  static constexpr int64_t kRows = 16;
+  static constexpr bool kPrefetches = false;
+  static constexpr int64_t kRows = 16, kOperands = 16;
 
-  void begin(int64_t num_rows, int64_t size, float*) {
-    configure(num_rows, size % kStepOperands);
+  void begin(int64_t num_rows, int64_t size) {
+    configure(num_rows, size % kOperands);
     zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
   }
 
-  void add(const PackedBlock<Number>& block, float*) const {
+  void add(const PackedBlock<Number>& block, const Prefetch&, const ChunkScales&, int64_t, float*) const {
     if (rest_ == 0) multiply<4, 5, 7>(block);
-    else if (block.size == kStepOperands) multiply<4, 5, 5>(block);
+    else if (block.size == kOperands) multiply<4, 5, 5>(block);
     else multiply<6, 7, 7>(block);
   }
 
-  void end(float* to) const {
-    store_tile<0>(to, kStride), store_tile<1>(to + 16, kStride);
-    store_tile<2>(to + 32, kStride), store_tile<3>(to + 48, kStride);
+  void end(const ChunkScales& scales, int64_t first, float* totals) const {
+    alignas(64) Number sums[kRows * kPackedPanelWidth];
+    store_tile<0>(sums, kStride), store_tile<1>(sums + 16, kStride);
+    store_tile<2>(sums + 32, kStride), store_tile<3>(sums + 48, kStride);
+    int64_t row = 0;
+    for (; row + 4 <= num_rows_; row += 4) add_rows<4>(scales, first, row, sums, totals);
+    for (; row < num_rows_; ++row) add_rows<1>(scales, first, row, sums, totals);
   }
 
  private:
   static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Number);
   static_assert(kPackedPanelWidth == 64 && sizeof(Number) == sizeof(float));
+
+  // Add the sums of rows from `row` on of those from `first` on.
+  template <int kCount>
+  static void add_rows(const ChunkScales& scales, int64_t first, int64_t row, const Number* sums, float* totals) {
+    Floats numbers[kCount][kPackedVectors];
+    for (int r = 0; r < kCount; ++r)
+      for (int i = 0; i < kPackedVectors; ++i)
+        numbers[r][i] = load_sum(sums + (row + r) * kPackedPanelWidth + i * kLanes);
+    scales.add(first + row, numbers, totals + row * kPackedPanelWidth);
+  }
+
+  static Floats load_sum(const Number* from) {
+    std::conditional_t<std::is_same_v<Number, Quad>, Ints, Floats> sum;
+    std::memcpy(&sum, from, sizeof sum);
+    return __builtin_convertvector(sum, Floats);
+  }
 
   template <int kX, int kEven, int kOdd>
   static void multiply(const PackedBlock<Number>& block) {
@@ -94,8 +130,8 @@ class TileChunkProduct {
     TileConfiguration all{};
     all.palette = 1;
     for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = num_rows;
-    all.num_rows[5] = kStepOperands;
-    all.num_rows[7] = rest ? rest : kStepOperands;
+    all.num_rows[5] = kOperands;
+    all.num_rows[7] = rest ? rest : kOperands;
     all.row_bytes[6] = 4 * all.num_rows[7];
     configure_tiles(all);
   }
@@ -155,8 +191,7 @@ class QuantizedPanel {
     for (int64_t chunk = 0; chunk < num_chunks(args_); ++chunk)
       for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
         const int64_t rows = (num_rows_ - row) / (num_tiles - tile);
-        multiply(chunk, row, rows);
-        scales_.add(chunk, panel_, 1, row, rows, sums_, totals_ + row * kWidth);
+        multiply(chunk, row, rows, tile, num_tiles);
         row += rows;
       }
     scales_.finish(panel_, num_rows_, totals_);
@@ -165,32 +200,37 @@ class QuantizedPanel {
  private:
   using Element = typename Packing<Number>::Element;
   using Product = ChunkProduct<Number>;
-  static constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth;
+  static constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth, kRowCodes = kDepth * kWidth;
 
-  // Sum the products of some rows with a chunk, which is decoded for the first of them.
-  void multiply(int64_t chunk, int64_t row, int64_t rows) {
+  // Add the products of some rows with a chunk, which is decoded for the first of them. All tiles share the prefetch of
+  // the next chunk's codes.
+  void multiply(int64_t chunk, int64_t row, int64_t rows, int64_t tile, int64_t num_tiles) {
     const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
-    const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
+    const int64_t size = (n + kDepth - 1) / kDepth, at = (panel_ * round_up(args_.in_features, kDepth) + k) * kWidth;
     const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
-    product_.begin(rows, size, sums_);
-    for (int64_t j = 0; j < size; j += kStepOperands) {
-      const int64_t count = std::min(kStepOperands, size - j);
+    Prefetch prefetch;
+    if constexpr (Product::kPrefetches)
+      prefetch = share_prefetch(codes_at(args_, at + size * kRowCodes), num_code_bytes(args_, kRowCodes), size, num_tiles, tile);
+    const ChunkScales scales = scales_.of_chunk(chunk, panel_);
+    float* totals = totals_ + row * kWidth;
+    product_.begin(rows, size);
+    for (int64_t j = 0; j < size; j += Product::kOperands) {
+      const int64_t count = std::min(Product::kOperands, size - j);
       Number* weights = weights_ + j * kWidth;
       auto* elements = reinterpret_cast<Element*>(weights);
-      if (row == 0) decode(args_, nibbles_, (at + j * kDepth) * kWidth, count * kDepth * kWidth, elements);
-      product_.add({x + j * kDepth, args_.x_stride, weights, count}, sums_);
+      if (row == 0) decode(args_, nibbles_, at + j * kRowCodes, count * kRowCodes, elements);
+      product_.add({x + j * kDepth, args_.x_stride, weights, count}, prefetch, scales, row, totals);
     }
-    product_.end(sums_);
+    product_.end(scales, row, totals);
   }
 
   const QuantizedLinearArgs& args_;
   const Nibbles<Element> nibbles_;
-  const PanelScales<Number> scales_;
+  const PanelScales scales_;
   const int64_t first_, num_rows_, panel_;
   float* const totals_;
   Product product_;
   alignas(64) Number weights_[kChunkInputs / kDepth * kWidth];
-  alignas(64) float sums_[Product::kRows * kWidth];
 };
 
 template <class Number>
@@ -217,8 +257,8 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
 #if BATON_LANES >= 8
-  if constexpr (std::is_same_v<Number, float>) {
-    if (args.num_rows <= kPackedTileRows) return kFewRowsByNumber[args.num_rows - 1](args, input_sums, num_panels);
+  if constexpr (kHasRegisterPanels<Number>) {
+    if (args.num_rows <= kPackedTileRows) return kFewRowsByNumber<Number>[args.num_rows - 1](args, input_sums, num_panels);
   }
 #endif
   quantized_many_rows<Number>(args, input_sums, num_panels);

@@ -7,13 +7,16 @@
 namespace baton {
 
 #if BATON_LANES >= 8
+// Operands that are decoded in registers; tiles of AMX are loaded from memory.
+template <class Number>
+constexpr bool kHasRegisterPanels = std::is_same_v<Number, float> || (std::is_same_v<Number, Pair> && !kHasTiles);
 constexpr int kRegisterSums = kLanes == 16 ? 16 : 8;   // vectors of sums: one waits for its last addition, others add
 // Panels that are multiplied together.
 constexpr int panels_at_once(int num_rows) { return std::max(1, kRegisterSums / (num_rows * kPackedVectors)); }
 
 // The outputs of kRows rows for kPanels panels from `panel` on: totals are [kPanels, kRows, kPackedPanelWidth]. The same
 // numbers in the same order as those of QuantizedPanel.
-template <int kRows, int kPanels>
+template <class Number, int kRows, int kPanels>
 class RegisterPanels {
  public:
   RegisterPanels(const QuantizedLinearArgs& args, const float* input_sums, int64_t panel, float* totals)
@@ -21,72 +24,73 @@ class RegisterPanels {
 
   __attribute__((noinline)) void run() {
     std::fill(totals_, totals_ + kPanels * kPanelSums, 0.0f);
-    for (int64_t chunk = 0; chunk < num_chunks(args_); ++chunk) {
-      multiply(chunk);
-      scales_.add(chunk, panel_, kPanels, 0, kRows, sums_, totals_);
-    }
+    for (int64_t chunk = 0; chunk < num_chunks(args_); ++chunk) multiply(chunk);
     for (int p = 0; p < kPanels; ++p) scales_.finish(panel_ + p, kRows, totals_ + p * kPanelSums);
   }
 
  private:
-  static constexpr int64_t kWidth = kPackedPanelWidth, kPanelSums = kRows * kWidth;
+  using Element = typename Packing<Number>::Element;
+  using Column = decltype(load_numbers(static_cast<const Number*>(nullptr)));
+  static constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth, kPanelSums = kRows * kWidth;
 
   void multiply(int64_t chunk) {
-    const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
-    const auto* x = static_cast<const float*>(args_.x) + k;
+    constexpr int64_t kCodes = kWidth * kDepth;
     if (args_.element == kNibbles)
-      nibbles_.with_row([&](const auto& decode_row) { sum_products<kWidth / 2>(x, k, n, decode_row); });
+      nibbles_.with_row([&](const auto& decode_row) { add_products<kCodes / 2>(chunk, decode_row); });
     else if (args_.element == kIntegers)
-      sum_products<kWidth>(x, k, n, [](const uint8_t* from, Floats* columns) {
-        const auto* integers = reinterpret_cast<const int8_t*>(from);
-        for (int i = 0; i < kPackedVectors; ++i)
-          columns[i] = __builtin_convertvector(load_bytes(integers + i * kLanes), Floats);
+      add_products<kCodes>(chunk, [](const uint8_t* from, Column* columns) {
+        decode_row(reinterpret_cast<const int8_t*>(from), columns);
       });
     else
-      sum_products<kWidth>(x, k, n, [](const uint8_t* from, Floats* columns) {
-        const auto* floats = reinterpret_cast<const E4m3*>(from);
-        for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_weights(floats + i * kLanes);
+      add_products<kCodes>(chunk, [](const uint8_t* from, Column* columns) {
+        decode_row(reinterpret_cast<const E4m3*>(from), columns);
       });
   }
 
-  // Sum the products of `n` inputs from number `k` on. `decode_row` reads the codes of one, `kBytes`, into the vectors of
-  // a panel.
+  // Add a chunk's products to the totals. `decode_row` reads the codes of an operand, `kBytes`, into the vectors of a panel.
   template <int64_t kBytes, class DecodeRow>
-  void sum_products(const float* x, int64_t k, int64_t n, const DecodeRow& decode_row) {
-    const int64_t panel_bytes = args_.in_features * kBytes, x_stride = args_.x_stride;
-    const uint8_t* codes = static_cast<const uint8_t*>(args_.codes) + panel_ * panel_bytes + k * kBytes;
-    Floats sums[kPanels][kRows][kPackedVectors]{};
-    for (int64_t j = 0; j < n; ++j, codes += kBytes) {
+  void add_products(int64_t chunk, const DecodeRow& decode_row) {
+    const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
+    const int64_t size = (n + kDepth - 1) / kDepth, x_stride = args_.x_stride;
+    const int64_t panel_bytes = (args_.in_features + kDepth - 1) / kDepth * kBytes;
+    const auto* x = static_cast<const Element*>(args_.x) + k;
+    const uint8_t* codes = static_cast<const uint8_t*>(args_.codes) + panel_ * panel_bytes + k / kDepth * kBytes;
+    Floats sums[kPanels][kRows][kPackedVectors];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) clear(sums[p]);
+    for (int64_t j = 0; j < size; ++j, codes += kBytes) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* from = codes + p * panel_bytes;
-        __builtin_prefetch(from + kCodesAhead);
-        Floats columns[kPackedVectors];
+        for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(from + kCodesAhead + line);
+        Column columns[kPackedVectors];
         decode_row(from, columns);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r)
-          for (int i = 0; i < kPackedVectors; ++i) sums[p][r][i] += splat(x[r * x_stride + j]) * columns[i];
+        for (int r = 0; r < kRows; ++r) {
+          const auto factor = splat_number(reinterpret_cast<const Number*>(x + r * x_stride) + j);
+          for (int i = 0; i < kPackedVectors; ++i) sums[p][r][i] = add_product(sums[p][r][i], factor, columns[i]);
+        }
       }
     }
-    std::memcpy(sums_, sums, sizeof sums);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) scales_.of_chunk(chunk, panel_ + p).add(0, sums[p], totals_ + p * kPanelSums);
   }
 
   const QuantizedLinearArgs& args_;
-  const Nibbles<float> nibbles_;
-  const PanelScales<float> scales_;
+  const Nibbles<Element> nibbles_;
+  const PanelScales scales_;
   const int64_t panel_;
   float* const totals_;
-  alignas(64) float sums_[kPanels * kPanelSums];
 };
 
-template <int kRows>
+template <class Number, int kRows>
 void quantized_few_rows(const QuantizedLinearArgs& args, const float* input_sums, int64_t num_panels) {
   constexpr int kAtOnce = panels_at_once(kRows);
   const auto run = [&](auto at_once, int64_t panel) {
     constexpr int kPanels = decltype(at_once)::value;
     alignas(64) float totals[kPanels * kRows * kPackedPanelWidth], factors[kPanels * kRows * kPackedPanelWidth];
     quantized_piece(args, 0, kRows, panel, kPanels, totals, factors, [&](int64_t first, float* to) {
-      RegisterPanels<kRows, kPanels>(args, input_sums, first, to).run();
+      RegisterPanels<Number, kRows, kPanels>(args, input_sums, first, to).run();
     });
   };
   const bool is_wide = num_panels >= 2 * kAtOnce * args.num_threads;   // else many threads would have no panel
@@ -98,9 +102,10 @@ void quantized_few_rows(const QuantizedLinearArgs& args, const float* input_sums
 }
 
 using FewRows = void (*)(const QuantizedLinearArgs&, const float*, int64_t);
+template <class Number>
 constexpr std::array<FewRows, kPackedTileRows> kFewRowsByNumber = {
-    quantized_few_rows<1>, quantized_few_rows<2>, quantized_few_rows<3>,
-    quantized_few_rows<4>, quantized_few_rows<5>, quantized_few_rows<6>};
+    quantized_few_rows<Number, 1>, quantized_few_rows<Number, 2>, quantized_few_rows<Number, 3>,
+    quantized_few_rows<Number, 4>, quantized_few_rows<Number, 5>, quantized_few_rows<Number, 6>};
 #endif
 
 }  // namespace baton

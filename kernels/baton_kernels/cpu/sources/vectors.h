@@ -19,6 +19,11 @@
 namespace baton {
 
 constexpr int kLanes = BATON_LANES;
+#if BATON_TILES
+constexpr bool kHasTiles = true;
+#else
+constexpr bool kHasTiles = false;
+#endif
 constexpr float kLog2E = 1.44269504088896340736f;
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
