@@ -94,9 +94,8 @@ class EnginePooler:
         self, prompts: Sequence[Sequence[int]], spec: PoolingSpec, token_types: Tensor | None = None
     ) -> list[Tensor]:
         """Return what the model pools of each prompt."""
-        is_whole = self.plan.model.needs_whole_prompt(spec.task)
         with torch.inference_mode():
             return [
-                self._pooler.pool(hidden if is_whole else hidden[-1:], prompt, spec)
+                self._pooler.pool(hidden[list(self._pooler.needed(spec, len(hidden)))], prompt, spec)
                 for hidden, prompt in zip(self.hidden(prompts, token_types), prompts, strict=True)
             ]

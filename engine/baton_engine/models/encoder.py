@@ -79,9 +79,8 @@ class Encoder:
             for rotary in self._rotaries
         ]
         for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
-            hidden = layer.forward(hidden, rotations[rotary], attention)
-        if rows is not None:
-            hidden = hidden[rows]
+            wanted = rows if layer is self._layers[-1] else None
+            hidden = layer.forward(hidden, rotations[rotary], attention, wanted)
         return hidden if self._final_norm is None else self._final_norm(hidden)
 
     def _embed(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
@@ -118,22 +117,34 @@ class _Layer:
         self._down = linear([names.down], inner, [size], has_bias=config.has_down_bias)
         self._activate = tensors.activated(self._up)
 
-    def forward(self, hidden: Tensor, rotation: _Rotation | None, attention: StepAttention) -> Tensor:
-        """Map `[num_tokens, hidden_size]` to a new tensor of the same shape."""
-        if not self._is_pre_norm:
-            assert self._attention_norm is not None, "only a first norm before a layer is left out"
-            hidden = self._attention_norm(hidden + self._attend(hidden, rotation, attention))
-            return self._mlp_norm(hidden + self._down(self._activate(hidden)))
-        normed = hidden if self._attention_norm is None else self._attention_norm(hidden)
-        hidden = hidden + self._attend(normed, rotation, attention)
-        return hidden + self._down(self._activate(self._mlp_norm(hidden)))
+    def forward(
+        self,
+        hidden: Tensor,
+        rotation: _Rotation | None,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Map `[num_tokens, hidden_size]` to a new tensor of the same shape, or of `rows` of it alone."""
+        normed = hidden
+        if self._is_pre_norm and self._attention_norm is not None:
+            normed = self._attention_norm(hidden)
+        change = self._attend(normed, rotation, attention, rows)
+        hidden = (hidden if rows is None else hidden[rows]) + change
+        if self._is_pre_norm:
+            return hidden + self._down(self._activate(self._mlp_norm(hidden)))
+        assert self._attention_norm is not None, "only a first norm before a layer is left out"
+        hidden = self._attention_norm(hidden)
+        return self._mlp_norm(hidden + self._down(self._activate(hidden)))
 
-    def _attend(self, hidden: Tensor, rotation: _Rotation | None, attention: StepAttention) -> Tensor:
+    def _attend(
+        self, hidden: Tensor, rotation: _Rotation | None, attention: StepAttention, rows: Tensor | None
+    ) -> Tensor:
         q, k, v = (part.view(len(hidden), -1, self._head_dim) for part in self._qkv(hidden).chunk(3, dim=-1))
         if rotation is not None:
             q, k = rotate(q, *rotation), rotate(k, *rotation)
         attended = attention.bidirectional(q, k, v, scale=self._head_dim**-0.5, window=self._window)
-        return self._output(attended.flatten(-2))
+        attended = attended.flatten(-2)
+        return self._output(attended if rows is None else attended[rows])
 
 
 class _Tensors:

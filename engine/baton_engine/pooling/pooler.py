@@ -43,9 +43,8 @@ class Pooler:
     def pool(self, hidden: Tensor, token_ids: Sequence[int], spec: PoolingSpec) -> Tensor:
         """Return an embedding or class scores `[size] float32` on the CPU, or those of tokens `[n, size]`.
 
-        `hidden` is `[num_tokens, hidden_size]`, the final hidden states of the whole prompt `token_ids`, or
-        `[1, hidden_size]` of its last token with a task that needs no others. With steps, tasks per token
-        return the rows of their tags alone.
+        `hidden` is `[num_rows, hidden_size]`, the final hidden states of the tokens `needed` of the prompt
+        `token_ids`. With steps, tasks per token return the rows of their tags alone.
 
         Raises:
             InvalidRequestError: the model does not pool what is asked for.
@@ -56,6 +55,15 @@ class Pooler:
             pooled = projection(pooled)
         pooled = self._embed(pooled, spec) if spec.task.is_embedding else self._score(pooled, token_ids, spec)
         return pooled.cpu()
+
+    def needed(self, spec: PoolingSpec, num_tokens: int) -> range:
+        """Return the tokens of the `num_tokens` in the step that ends a prompt whose states are pooled."""
+        tokens = range(num_tokens)
+        if not self.model.needs_whole_prompt(spec.task):
+            return tokens[-1:]
+        if spec.task.is_per_token:
+            return tokens
+        return {"CLS": tokens[:1], "LAST": tokens[-1:]}.get(self._plan.pooling_type, tokens)
 
     def _pooled(self, hidden: Tensor) -> Tensor:
         match self._plan.pooling_type:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_core.requests.pooling import PoolingModel
 from baton_core.worker.step_plan import PooledValues, SequenceSlice, StepPlan, StepResult
 from baton_engine.pooling.pooler import Pooler
 from baton_kernels.interface.upload import upload
@@ -16,15 +15,15 @@ from baton_kernels.interface.upload import upload
 _NOT_FINITE = "the model computed numbers that are not finite"
 
 
-def pooled_rows(model: PoolingModel, slices: Sequence[SequenceSlice]) -> list[int] | None:
+def pooled_rows(pooler: Pooler, slices: Sequence[SequenceSlice]) -> list[int] | None:
     """Return the tokens whose hidden states are pooled, at least one; None if those of all tokens are."""
     rows: list[int] = []
     start = 0
     for piece in slices:
         end = start + piece.num_scheduled_tokens
         if piece.pooling is not None:
-            is_whole = model.needs_whole_prompt(piece.pooling.task)
-            rows += range(start, end) if is_whole else (end - 1,)
+            needed = pooler.needed(piece.pooling, piece.num_scheduled_tokens)
+            rows += range(start + needed.start, start + needed.stop)
         start = end
     return None if len(rows) == start else rows or [start - 1]
 
@@ -55,8 +54,7 @@ def pooled_result(pooler: Pooler, hidden: Tensor, plan: StepPlan) -> StepResult:
     for number, piece in enumerate(plan.slices):
         if piece.pooling is None:
             continue
-        is_whole = pooler.model.needs_whole_prompt(piece.pooling.task)
-        end = start + (piece.num_scheduled_tokens if is_whole else 1)
+        end = start + len(pooler.needed(piece.pooling, piece.num_scheduled_tokens))
         values = pooler.pool(hidden[start:end], piece.token_ids, piece.pooling)
         start = end
         if bool(values.isfinite().all()):

@@ -177,7 +177,7 @@ class ModelRunner:
         if sampled is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)
-        wanted = _wanted_rows(slices) if self._pooler is None else pooled_rows(self._pooler.model, slices)
+        wanted = _wanted_rows(slices) if self._pooler is None else pooled_rows(self._pooler, slices)
         rows = None
         if wanted is not None:
             (rows,) = upload((np.array(wanted, np.int64),), self.model.device)

@@ -122,7 +122,7 @@ class DecodeAttentionArgs(ctypes.Structure):
 
 @c_struct
 class VarlenAttentionArgs(ctypes.Structure):
-    """Attention of the slices of a step that have `least_tokens` or more.
+    """Attention of the slices of a step that have `least_tokens` or more, or of prompts' tokens to each other.
 
     Only a build with tiles reads V transposed, for queries of bfloat16.
     """
@@ -145,6 +145,8 @@ class VarlenAttentionArgs(ctypes.Structure):
     group_size: Int64
     window: Int64
     """Tokens; 0 is all."""
+    after: Int64
+    """Tokens that a token sees behind its own, if there are as many."""
     least_tokens: Int64
     num_threads: Int64
     is_q_bfloat16: Flag

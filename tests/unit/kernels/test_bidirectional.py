@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from baton_kernels.cpu.attention import CpuAttention
-from baton_kernels.cpu.variants import AMX, CpuVariant
+from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.bidirectional import WINDOW_QUERIES
 from baton_kernels.selection import select_kernels
-from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
+from tests.unit.kernels.cpu_builds import builds, load
 
 SCALE = 0.3
 SEQ_LENS = [3, WINDOW_QUERIES + 50, 1, 17, 17]
@@ -48,19 +48,23 @@ def test_each_token_sees_the_window_of_its_own_sequence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", [AMX, EMULATED_AMX], ids=lambda variant: variant.name)
-def test_tiles_equal_the_reference(variant: CpuVariant) -> None:
-    attention, seq_lens = CpuAttention(load(variant), is_v_transposed=True), [1, 140, 33, 2]
+@builds
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_every_build_equals_the_reference(variant: CpuVariant, dtype: torch.dtype, atol: float) -> None:
+    attention = CpuAttention(load(variant), is_v_transposed=variant.has_tiles)
+    seq_lens = [1, 140, 33, 2]
     generator = torch.Generator().manual_seed(0)
     for head_dim, num_heads, num_kv_heads in ((64, 2, 2), (80, 2, 1), (17, 3, 1), (128, 1, 1)):
         shape = sum(seq_lens), num_heads + 2 * num_kv_heads, head_dim
-        fused = torch.randn(shape, generator=generator).bfloat16()
+        fused = torch.randn(shape, generator=generator).to(dtype)
         q, k, v = fused.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
         for window in (None, 0, 20):
             found = attention.bidirectional(q, k, v, seq_lens, head_dim**-0.5, window)
             expected = reference(q, k, v, window, seq_lens, head_dim**-0.5)
-            torch.testing.assert_close(found.double(), expected, atol=2e-2, rtol=2**-8)
+            torch.testing.assert_close(found.double(), expected, atol=atol, rtol=2**-8)
             alone = attention.bidirectional(
                 *(side[1:141] for side in (q, k, v)), [140], head_dim**-0.5, window
             )
             assert torch.equal(alone, found[1:141])
+            apart = attention.bidirectional(q, k.contiguous(), v, seq_lens, head_dim**-0.5, window)
+            assert torch.equal(apart, found)

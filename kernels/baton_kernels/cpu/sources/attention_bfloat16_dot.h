@@ -42,8 +42,8 @@ struct PairScratch {
   }
 };
 
-// Transpose 16 rows of 16 numbers of four bytes.
-inline void transpose(const __m512i* rows, Pair* to) {
+// Transpose 16 rows of 16 numbers of four bytes to rows that begin `stride` numbers apart.
+inline void transpose(const __m512i* rows, Pair* to, int64_t stride = 16) {
   __m512i twos[16], fours[16];
   for (int i = 0; i < 16; i += 2) {
     twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -60,10 +60,10 @@ inline void transpose(const __m512i* rows, Pair* to) {
     const __m512i odd = _mm512_shuffle_i32x4(fours[i], fours[4 + i], kOdd);
     const __m512i even_below = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], kEven);
     const __m512i odd_below = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], kOdd);
-    _mm512_storeu_si512(to + i * 16, _mm512_shuffle_i32x4(even, even_below, kEven));
-    _mm512_storeu_si512(to + (4 + i) * 16, _mm512_shuffle_i32x4(odd, odd_below, kEven));
-    _mm512_storeu_si512(to + (8 + i) * 16, _mm512_shuffle_i32x4(even, even_below, kOdd));
-    _mm512_storeu_si512(to + (12 + i) * 16, _mm512_shuffle_i32x4(odd, odd_below, kOdd));
+    _mm512_storeu_si512(to + i * stride, _mm512_shuffle_i32x4(even, even_below, kEven));
+    _mm512_storeu_si512(to + (4 + i) * stride, _mm512_shuffle_i32x4(odd, odd_below, kEven));
+    _mm512_storeu_si512(to + (8 + i) * stride, _mm512_shuffle_i32x4(even, even_below, kOdd));
+    _mm512_storeu_si512(to + (12 + i) * stride, _mm512_shuffle_i32x4(odd, odd_below, kOdd));
   }
 }
 

@@ -12,6 +12,9 @@
 #include "kv_cache.h"
 #include "softmax.h"
 #include "structs.h"
+#if BATON_BFLOAT16_DOT
+#include "attention_bfloat16_dot.h"
+#endif
 
 namespace baton {
 
@@ -125,11 +128,37 @@ inline const float* numbers_of(const float* row, int64_t, void*) { return row; }
 
 inline const Bfloat16* numbers_of(const Bfloat16* row, int64_t, void*) { return row; }
 
-template <class Format, class Element>
+template <class Format, class Element, class = std::enable_if_t<kIsFloat8<Format>>>
 const Element* numbers_of(const Format* row, int64_t n, Element* widened) {
   copy_row(row, widened, n);
   return widened;
 }
+
+// Ask for a row that is read soon: rows of prompts lie too far apart for a CPU to see what comes next.
+template <class Element>
+void prefetch_row(const Element* row, int64_t n) {
+  const char* bytes = reinterpret_cast<const char*>(row);
+  for (int64_t i = 0; i < n * int64_t{sizeof(Element)}; i += 64) __builtin_prefetch(bytes + i);
+}
+
+#if BATON_BFLOAT16_DOT
+// Read the rows of a tile of keys and values, of whole vectors, to places from `i` on.
+inline void read_tile(const Bfloat16* const* k, const Bfloat16* const* v, int64_t i, const TileMemory<Pair>& memory) {
+  Pair* keys = memory.keys + i / kPanelWidth * kPanelWidth * memory.inner + i % kPanelWidth;
+  Pair* values = memory.values + i / 2 * memory.width;
+  for (int64_t d = 0; d < memory.dim; d += kPairDims) {
+    __m512i rows[kPairTokens];
+    for (int key = 0; key < kPairTokens; ++key) rows[key] = _mm512_loadu_si512(k[key] + d);
+    transpose(rows, keys + d / 2 * kPanelWidth, kPanelWidth);
+    for (int key = 0; key < kPairTokens; key += 2) {
+      const __m512i first = _mm512_loadu_si512(v[key] + d), second = _mm512_loadu_si512(v[key + 1] + d);
+      Pair* to = values + key / 2 * memory.width + d;
+      _mm512_storeu_si512(to, (__m512i)mix(first, second, false));
+      _mm512_storeu_si512(to + kLanes, (__m512i)mix(first, second, true));
+    }
+  }
+}
+#endif
 
 // Read the tokens of [begin, end) that lie in the split that begins with token `start`; the rest of it is zeros.
 template <class Stored, class Number>
@@ -139,14 +168,31 @@ __attribute__((noinline)) void read_split(const VarlenAttentionArgs& args, const
   const KvLayer& layer = args.layer;
   const int64_t dim = memory.dim, size = layer.block_size;
   const int64_t first = std::max(start, begin), last = std::min(start + kVarlenSplit, end);
+  const auto row_of = [&](int64_t position) {
+    const int64_t block = args.tables[tile.seq * args.table_stride + position / size];
+    return block * layer.block_stride + (tile.kv_head * size + position % size) * dim;
+  };
+  const auto *k = static_cast<const Stored*>(layer.k), *v = static_cast<const Stored*>(layer.v);
+  for (int64_t position = first; position < last; ++position) {
+    prefetch_row(k + row_of(position), dim);
+    prefetch_row(v + row_of(position), dim);
+  }
   if (last - first < kVarlenSplit) std::fill(memory.keys, memory.q, Number{});
   for (int64_t position = first; position < last; ++position) {
-    const int64_t i = position - start, block = args.tables[tile.seq * args.table_stride + position / size];
-    const int64_t row = block * layer.block_stride + (tile.kv_head * size + position % size) * dim;
-    scatter(numbers_of(static_cast<const Stored*>(layer.k) + row, dim, memory.widened), dim,
+    const int64_t i = position - start, row = row_of(position);
+#if BATON_BFLOAT16_DOT
+    if constexpr (std::is_same_v<Stored, Bfloat16> && std::is_same_v<Number, Pair>)
+      if (i % kPairTokens == 0 && last - position >= kPairTokens && dim % kPairDims == 0) {
+        const Bfloat16 *keys[kPairTokens], *values[kPairTokens];
+        for (int key = 0; key < kPairTokens; ++key) keys[key] = k + row_of(position + key), values[key] = v + row_of(position + key);
+        read_tile(keys, values, i, memory);
+        position += kPairTokens - 1;
+        continue;
+      }
+#endif
+    scatter(numbers_of(k + row, dim, memory.widened), dim,
             memory.keys + i / kPanelWidth * kPanelWidth * memory.inner + i % kPanelWidth);
-    interleave(numbers_of(static_cast<const Stored*>(layer.v) + row, dim, memory.widened), dim, i % kDepth,
-               memory.values + i / kDepth * memory.width);
+    interleave(numbers_of(v + row, dim, memory.widened), dim, i % kDepth, memory.values + i / kDepth * memory.width);
   }
 }
 
@@ -222,9 +268,10 @@ void softmax_rows(const VarlenAttentionArgs& args, const QueryTile& tile, int64_
                  const TileMemory<Number>& memory) {
   const float factor = args.scale * args.layer.k_scale;
   const SoftmaxScale by{kIsCapped ? factor : factor * kLog2E, args.soft_cap};
+  const int64_t end = args.lengths[tile.seq] - start;
   for (int64_t row = 0; row < num_rows; ++row) {
-    const int64_t behind = tile.position + (from + row) / args.group_size + 1 - start;
-    const int64_t first = args.window ? behind - args.window : 0;
+    const int64_t own = tile.position + (from + row) / args.group_size + 1 - start;
+    const int64_t first = args.window ? own - args.window : 0, behind = std::min(own + args.after, end);
     softmax_row<kIsCapped>(memory.scores + row * kVarlenSplit, first, behind, by, from + row, memory,
                           memory.weights + row * (kVarlenSplit / TileMemory<Number>::kDepth));
   }
@@ -236,7 +283,8 @@ void fold_split(const VarlenAttentionArgs& args, const QueryTile& tile, int64_t 
                 const TileMemory<Number>& memory) {
   constexpr int64_t kDepth = TileMemory<Number>::kDepth;
   const int64_t group = args.group_size, window = args.window, inner = memory.inner;
-  const int64_t last = tile.position + (from + num_rows - 1) / group + 1 - start;   // behind all keys that they see
+  const int64_t own = tile.position + (from + num_rows - 1) / group + 1;
+  const int64_t last = std::min<int64_t>(own + args.after, args.lengths[tile.seq]) - start;   // behind all keys that they see
   const int64_t oldest = window ? tile.position + from / group - window + 1 - start : 0;
   if (last <= 0 || oldest >= kVarlenSplit) return;
   std::fill_n(memory.scores, num_rows * kVarlenSplit, 0.0f);
@@ -253,15 +301,22 @@ void fold_split(const VarlenAttentionArgs& args, const QueryTile& tile, int64_t 
 
 template <class Stored, class Number>
 void tile_attention(const VarlenAttentionArgs& args, const QueryTile& tile, float* place) {
+  const int64_t dim = args.layer.head_dim, group = args.group_size, window = args.window;
+  const auto query_of = [&](int64_t row) {
+    return (tile.token + row / group) * args.q_stride + (tile.kv_head * group + row % group) * dim;
+  };
+  for (int64_t row = 0; row < tile.num_tokens * group; ++row) {
+    if (args.is_q_bfloat16) prefetch_row(static_cast<const Bfloat16*>(args.q) + query_of(row), dim);
+    else prefetch_row(static_cast<const float*>(args.q) + query_of(row), dim);
+  }
   const TileMemory<Number> memory(args, tile, place);
-  const int64_t dim = memory.dim, group = args.group_size, window = args.window;
   for (int64_t row = 0; row < memory.num_rows; ++row) {
-    const int64_t from = (tile.token + row / group) * args.q_stride + (tile.kv_head * group + row % group) * dim;
+    const int64_t from = query_of(row);
     auto* to = reinterpret_cast<typename Packing<Number>::Element*>(memory.q + row * memory.inner);
     if (args.is_q_bfloat16) copy_row(static_cast<const Bfloat16*>(args.q) + from, to, dim);
     else copy_row(static_cast<const float*>(args.q) + from, to, dim);
   }
-  const int64_t end = tile.position + tile.num_tokens;
+  const int64_t end = std::min<int64_t>(tile.position + tile.num_tokens + args.after, args.lengths[tile.seq]);
   const int64_t begin = window ? std::max<int64_t>(0, tile.position - window + 1) : 0;
   for (int64_t start = begin / kVarlenSplit * kVarlenSplit; start < end; start += kVarlenSplit) {
     read_split<Stored>(args, tile, start, begin, end, memory);
