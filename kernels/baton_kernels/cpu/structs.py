@@ -122,7 +122,7 @@ class DecodeAttentionArgs(ctypes.Structure):
 
 @c_struct
 class VarlenAttentionArgs(ctypes.Structure):
-    """Attention of the slices of a step that have `least_tokens` or more, or of prompts' tokens to each other.
+    """Attention of the slices of a step that have `least_tokens` or more, or of whole prompts' tokens.
 
     Only a build with tiles reads V transposed, for queries of bfloat16.
     """
