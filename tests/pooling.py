@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,8 +73,13 @@ class EnginePooler:
         self._spec = self.plan.config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
 
     @torch.inference_mode()
-    def hidden(self, prompts: Sequence[Sequence[int]], token_types: Tensor | None = None) -> list[Tensor]:
-        """Return the final hidden states of each prompt, computed in one step."""
+    def hidden(
+        self,
+        prompts: Sequence[Sequence[int]],
+        token_types: Tensor | None = None,
+        spec: PoolingSpec | None = None,
+    ) -> list[Tensor]:
+        """Return the final hidden states of each prompt, or those that `spec` needs, computed in one step."""
         lens = [len(prompt) for prompt in prompts]
         counts = [-(-length // BLOCK_SIZE) for length in lens]
         starts = [sum(counts[:index]) for index in range(len(counts))]
@@ -88,7 +94,13 @@ class EnginePooler:
         pool = torch.full((sum(counts), *self._spec.block_shape), torch.nan, dtype=self._model.dtype)
         attention = StepAttention(self._kernels.attention, pool, self._spec, batches, token_types)
         token_ids = torch.tensor([token for prompt in prompts for token in prompt])
-        return list(self._model.forward(token_ids, attention).split(lens))
+        if spec is None:
+            return list(self._model.forward(token_ids, attention).split(lens))
+        starts = list(accumulate(lens[:-1], initial=0))
+        needed = [self._pooler.needed(spec, length) for length in lens]
+        rows = [start + token for start, tokens in zip(starts, needed, strict=True) for token in tokens]
+        kept = self._model.forward(token_ids, attention, torch.tensor(rows))
+        return list(kept.split([len(tokens) for tokens in needed]))
 
     def pool(
         self, prompts: Sequence[Sequence[int]], spec: PoolingSpec, token_types: Tensor | None = None
@@ -96,6 +108,6 @@ class EnginePooler:
         """Return what the model pools of each prompt."""
         with torch.inference_mode():
             return [
-                self._pooler.pool(hidden[list(self._pooler.needed(spec, len(hidden)))], prompt, spec)
-                for hidden, prompt in zip(self.hidden(prompts, token_types), prompts, strict=True)
+                self._pooler.pool(hidden, prompt, spec)
+                for hidden, prompt in zip(self.hidden(prompts, token_types, spec), prompts, strict=True)
             ]
