@@ -6,11 +6,13 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton_router.http import bodies
+from baton_router.http.connections.bounded_protocol import BoundedProtocol
 from baton_router.http.connections.server import HttpServer
 from baton_router.process.http_settings import ConnectionLimits
 from baton_router.streams.memory import BodyMemory, BodyReservation
@@ -42,9 +44,13 @@ class Server(HttpServer):
         self.trusted = trusted
 
     @property
-    def num_connections(self) -> int:
+    def connections(self) -> list[BoundedProtocol]:
         assert self._server is not None
-        return len(self._server.server_state.connections)
+        return list(cast("set[BoundedProtocol]", self._server.server_state.connections))
+
+    @property
+    def num_connections(self) -> int:
+        return len(self.connections)
 
     @property
     def num_calls(self) -> int:

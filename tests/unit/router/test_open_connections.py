@@ -153,3 +153,20 @@ async def test_unfinished_handshakes_of_tls_are_evicted_too(tmp_path: Path) -> N
             for reader, _ in silent[: 40 - PATIENT.max_connections]:
                 assert await rest_of(reader) == b""
         assert await is_answered(await stack.enter_async_context(connected(server)))
+
+
+@needs_openssl
+async def test_a_connection_of_tls_that_was_closed_twice_is_ended_without_an_error(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    pair = authority.issue("router")
+    context = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
+    trusted = ClientTls(ca_certs=authority.own.certfile).client_context()
+    async with serving(Held(), PATIENT, context, trusted) as server:
+        async with connected(server) as streams:
+            assert await is_answered(streams)
+            (connection,) = server.connections
+            connection.transport.close()
+            connection.transport.close()
+            assert not connection.has_unsent
+            connection.evict()
+        await server.until_empty()

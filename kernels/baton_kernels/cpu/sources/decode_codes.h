@@ -178,8 +178,8 @@ struct E4m3Bytes {
     for (int i = 0; i < 64; ++i) {
       const int sign = (i & 8) << 4;
       small_low[i] = uint8_t(kBfloat16Magnitudes<E4m3>[i % 8]);
-      small_high[i] = uint8_t(kBfloat16Magnitudes<E4m3>[i % 8] >> 8 | sign);
-      high[i] = uint8_t(Float8<E4m3>::kRebias / 2 + i % 8 | sign);
+      small_high[i] = uint8_t((kBfloat16Magnitudes<E4m3>[i % 8] >> 8) | sign);
+      high[i] = uint8_t((Float8<E4m3>::kRebias / 2 + i % 8) | sign);
     }
   }
 };

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from baton_router.http.bodies import drop_body
 from baton_router.http.connections.half_closed import HalfClosed
 from baton_router.http.connections.open_connections import OpenConnections, Stage
+from baton_router.http.connections.transports import abort, num_unsent
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.process.http_settings import ConnectionLimits
 
@@ -131,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def has_unsent(self) -> bool:
         """True while a part of its last response waits for the client."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+        return self.transport is not None and num_unsent(self.transport) > 0
 
     def evicted_by(self, abandon: Callable[[], object]) -> None:
         """Note how the connection ends while it has no transport yet."""
@@ -141,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport is None:
             self._abandon()
         else:
-            self.transport.abort()
+            abort(self.transport)
 
     def end_with_answer(self) -> None:
         """Close the connection once what it has begun to ask is answered; now where it asks nothing."""

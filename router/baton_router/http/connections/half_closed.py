@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from baton_router.http.connections.transports import abort
+
 _CHECK_EVERY_S: Final = 0.25
 _PROBE_AFTER_CHECKS: Final = 2
 _KEEPALIVE_S: Final = 5
@@ -56,7 +58,7 @@ class HalfClosed:
 
     def _check(self) -> None:
         if (state := self._state()) == _TCP_CLOSE:
-            self._transport.abort()
+            abort(self._transport)
             return
         self._num_checks += state == _TCP_CLOSE_WAIT
         if self._num_checks >= _PROBE_AFTER_CHECKS and not self._has_probed and self._can_probe():

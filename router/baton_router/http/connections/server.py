@@ -17,6 +17,7 @@ from baton_core.errors import InvalidConfigError
 from baton_router.http.connections.acceptor import Acceptor
 from baton_router.http.connections.bounded_protocol import BoundedProtocol
 from baton_router.http.connections.open_connections import OpenConnections
+from baton_router.http.connections.transports import abort
 from baton_router.process.http_settings import ConnectionLimits
 from baton_service.tcp import listen_at
 from baton_service.unix_listener import listen_at_path
@@ -166,7 +167,7 @@ class HttpServer:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         for connection in list(state.connections):
-            connection.transport.abort()
+            abort(connection.transport)
         await asyncio.sleep(0)  # so that the transports are closed when this returns
 
 
