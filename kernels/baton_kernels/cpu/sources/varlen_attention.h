@@ -142,16 +142,17 @@ void prefetch_row(const Element* row, int64_t n) {
 }
 
 #if BATON_BFLOAT16_DOT
-// Read the rows of a tile of keys and values, of whole vectors, to places from `i` on.
-inline void read_tile(const Bfloat16* const* k, const Bfloat16* const* v, int64_t i, const TileMemory<Pair>& memory) {
+// Read the rows of kPairTokens keys and values, of whole vectors, to places from `i` on.
+inline void read_tile(const Bfloat16* k, const Bfloat16* v, const int64_t* rows, int64_t i, const TileMemory<Pair>& memory) {
   Pair* keys = memory.keys + i / kPanelWidth * kPanelWidth * memory.inner + i % kPanelWidth;
   Pair* values = memory.values + i / 2 * memory.width;
   for (int64_t d = 0; d < memory.dim; d += kPairDims) {
-    __m512i rows[kPairTokens];
-    for (int key = 0; key < kPairTokens; ++key) rows[key] = _mm512_loadu_si512(k[key] + d);
-    transpose(rows, keys + d / 2 * kPanelWidth, kPanelWidth);
+    __m512i parts[kPairTokens];
+    for (int key = 0; key < kPairTokens; ++key) parts[key] = _mm512_loadu_si512(k + rows[key] + d);
+    transpose(parts, keys + d / 2 * kPanelWidth, kPanelWidth);
     for (int key = 0; key < kPairTokens; key += 2) {
-      const __m512i first = _mm512_loadu_si512(v[key] + d), second = _mm512_loadu_si512(v[key + 1] + d);
+      const __m512i first = _mm512_loadu_si512(v + rows[key] + d);
+      const __m512i second = _mm512_loadu_si512(v + rows[key + 1] + d);
       Pair* to = values + key / 2 * memory.width + d;
       _mm512_storeu_si512(to, (__m512i)mix(first, second, false));
       _mm512_storeu_si512(to + kLanes, (__m512i)mix(first, second, true));
@@ -183,9 +184,9 @@ __attribute__((noinline)) void read_split(const VarlenAttentionArgs& args, const
 #if BATON_BFLOAT16_DOT
     if constexpr (std::is_same_v<Stored, Bfloat16> && std::is_same_v<Number, Pair>)
       if (i % kPairTokens == 0 && last - position >= kPairTokens && dim % kPairDims == 0) {
-        const Bfloat16 *keys[kPairTokens], *values[kPairTokens];
-        for (int key = 0; key < kPairTokens; ++key) keys[key] = k + row_of(position + key), values[key] = v + row_of(position + key);
-        read_tile(keys, values, i, memory);
+        int64_t rows[kPairTokens];
+        for (int key = 0; key < kPairTokens; ++key) rows[key] = row_of(position + key);
+        read_tile(k, v, rows, i, memory);
         position += kPairTokens - 1;
         continue;
       }
