@@ -169,13 +169,12 @@ class CpuAttention(AttentionKernels):
         scale: float,
         window: int | None = None,
     ) -> Tensor:
-        is_taken = self._library.variant.num_lanes >= _LEAST_LANES
-        if not (is_taken and q.dtype == k.dtype == v.dtype == torch.bfloat16):
+        if not (self._takes_prompts(q.dtype) and q.dtype == k.dtype == v.dtype):
             return super().bidirectional(q, k, v, seq_lens, scale, window)
         q, k, v = (dense_rows(side) for side in (q, k, v))
         out = RESULTS.empty(q.shape, q.dtype)
         query_start = np.cumsum((0, *seq_lens), dtype=np.int32)
-        if not self._library.variant.has_tiles:
+        if not (self._library.variant.has_tiles and q.dtype == torch.bfloat16):
             self._attend_prompts(q, k, v, out, query_start, scale, window)
             return out
         args = BidirectionalAttentionArgs(
@@ -198,6 +197,10 @@ class CpuAttention(AttentionKernels):
         self._library.run(args)
         return out
 
+    def _takes_prompts(self, dtype: torch.dtype) -> bool:
+        """Say whether whole prompts of that dtype are attended to here, not in torch: where it is faster."""
+        return dtype == torch.bfloat16 and self._library.variant.num_lanes >= _LEAST_LANES
+
     def _attend_prompts(
         self,
         q: Tensor,
@@ -208,7 +211,7 @@ class CpuAttention(AttentionKernels):
         scale: float,
         window: int | None,
     ) -> None:
-        """Fill `out` with `bidirectional` in bfloat16: rows of keys and values are blocks of one token."""
+        """Fill `out` with `bidirectional`: rows of keys and values are blocks of one token."""
         if k.stride(0) != v.stride(0):
             k, v = k.contiguous(), v.contiguous()
         lengths = np.diff(query_start)
@@ -240,7 +243,7 @@ class CpuAttention(AttentionKernels):
             after=len(q) if window is None else window,
             least_tokens=1,
             num_threads=torch.get_num_threads(),
-            is_q_bfloat16=True,
+            is_q_bfloat16=q.dtype == torch.bfloat16,
             scale=scale,
             soft_cap=0.0,
             sinks=None,

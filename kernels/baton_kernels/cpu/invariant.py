@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from baton_kernels.cpu.attention import CpuAttention
+from baton_kernels.cpu.attention import DTYPES, CpuAttention
 from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.packed import PackedProduct
 from baton_kernels.interface.kernels import AttentionBatch, Function
@@ -24,6 +25,10 @@ class InvariantCpuAttention(CpuAttention):
 
     def _attend(self, batch: AttentionBatch, shared: dict[str, Any]) -> None:
         self._attend_slices(batch, shared, least_tokens=1)
+
+    def _takes_prompts(self, dtype: torch.dtype) -> bool:
+        """In torch bits depend on the number of threads, and on how many neighbours have one length."""
+        return dtype in DTYPES
 
 
 class InvariantCpuLayers(CpuLayers):

@@ -16,6 +16,7 @@ from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKerne
 from tests.attention_reference import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
+from tests.unit.kernels.test_bidirectional import reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -196,3 +197,21 @@ def test_the_number_of_threads_changes_nothing() -> None:
     torch.set_num_threads(1)
     assert all(torch.equal(one, other) for one, other in zip(found[0], found[1], strict=True))
     assert all(torch.equal(one, other) for one, other in zip(found[0], found[2], strict=True))
+
+
+@builds
+@dtypes
+def test_prompts_of_encoders_are_attended_to_alike_in_any_company(
+    variant: CpuVariant, dtype: torch.dtype
+) -> None:
+    kernels, length, head_dim = InvariantCpuAttention(load(variant)), 7, 80
+    q, k, v = (make_rows(3 * length, head_dim, dtype, seed).view(-1, 1, head_dim) for seed in range(3))
+    torch.set_num_threads(2)
+    for window in (None, 5):
+        together = kernels.bidirectional(q, k, v, [length] * 3, head_dim**-0.5, window)
+        assert_close(together, reference(q, k, v, window, [length] * 3, head_dim**-0.5))
+        alone = kernels.bidirectional(
+            *(side[:length] for side in (q, k, v)), [length], head_dim**-0.5, window
+        )
+        assert torch.equal(together[:length], alone)
+    torch.set_num_threads(1)
