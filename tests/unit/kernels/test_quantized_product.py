@@ -64,6 +64,24 @@ def test_each_build_is_near_the_float64_product_and_computes_a_row_alike_in_any_
 
 @builds
 @dtypes
+@pytest.mark.parametrize("name", ["int4", "e4m3"])
+def test_rows_of_many_panels_are_computed_as_those_of_few(
+    variant: CpuVariant, dtype: torch.dtype, name: str
+) -> None:
+    """One or two rows take several panels at once where every thread has some."""
+    case = replace(CASES[name], dtype=dtype, rounding=None, out_features=18 * 64 + 3)
+    weight, bias = make_weight(case, torch.Generator().manual_seed(0))
+    product = QuantizedProduct(load(variant), weight, bias, dtype)
+    x = rows_of(7, case, dtype)
+    whole = product(x)
+    expected, magnitude = expected_of(variant, weight, bias, x)
+    assert ((whole.double() - expected).abs() <= TOLERANCE[dtype] * expected.abs() + 2**-20 * magnitude).all()
+    for num_rows in (1, 2, 3):
+        assert torch.equal(product(x[:num_rows]), whole[:num_rows])
+
+
+@builds
+@dtypes
 @pytest.mark.parametrize(("group_size", "rounding"), [(134, None), (132, ROUNDINGS["int8_token"])])
 def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs_or_quads(
     variant: CpuVariant, dtype: torch.dtype, group_size: int, rounding: InputRounding | None
