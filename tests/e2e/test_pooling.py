@@ -71,6 +71,11 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
         ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension is 9; allowed: 64: "),
         ("/v1/embeddings", {"input": long}, "input is "),
         ("/v1/embeddings", {"input": ["a", []]}, "input[1] is '0 tokens'"),
+        ("/v1/embeddings", {"input": ["a", 1]}, "input[1] is 'items of several kinds'"),
+        ("/v1/embeddings", {"input": [1, "a"]}, "input is 'items of several kinds'"),
+        ("/v1/embeddings", {"messages": [said_by("user", long)]}, "messages is "),
+        ("/v1/embeddings", {"messages": [[said_by("user")], [said_by("user", long)]]}, "messages[1] is "),
+        ("/v1/embeddings", {"messages": [[said_by("user")], said_by("user")]}, "messages[1] is 'items of "),
     ]
     with httpx.Client(
         base_url=f"http://{served.http_address}", headers={"Authorization": f"Bearer {KEY}"}
@@ -80,6 +85,30 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
             assert reply.status_code == 400, (path, reply.text)
             message = reply.json().get("message") or reply.json()["error"]["message"]
             assert message.startswith(said), message
+
+
+def said_by(role: str, content: str = "a") -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def test_conversations_embed_one_or_many_at_a_time(served: Cluster) -> None:
+    chats = [[said_by("user", TEXTS[0])], [said_by("user", TEXTS[1]), said_by("assistant", TEXTS[2])]]
+    with httpx.Client(
+        base_url=f"http://{served.http_address}", headers={"Authorization": f"Bearer {KEY}"}
+    ) as client:
+
+        def embedded(**body: Any) -> list[list[float]]:
+            reply = client.post("/v1/embeddings", json=body)
+            assert reply.status_code == 200, reply.text
+            return [one["embedding"] for one in reply.json()["data"]]
+
+        each = [*embedded(messages=chats[0]), *embedded(messages=chats[1])]
+        assert each[0] != each[1]
+        assert embedded(messages=chats) == embedded(input=chats) == each
+        assert embedded(input=chats[1]) == each[1:]
+        assert embedded(input=[TEXTS[0], chats[0]])[1] == each[0]
+        one = client.post("/rerank", json={"query": "a", "documents": TEXTS[0]}).json()
+        assert [item["document"]["text"] for item in one["results"]] == [TEXTS[0]]
 
 
 def test_openai_and_langchain_get_the_embeddings_of_one_process(

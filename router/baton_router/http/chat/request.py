@@ -40,10 +40,8 @@ _SHORT: Final = SamplingParams().max_tokens
 
 
 class ConversationFields(Protocol):
-    """The fields of a request that make its conversation."""
+    """The fields of a request that make a conversation of messages."""
 
-    @property
-    def messages(self) -> Sequence[ChatMessage] | None: ...
     @property
     def tools(self) -> Sequence[ChatTool] | None: ...
     @property
@@ -62,21 +60,36 @@ class ConversationFields(Protocol):
     def reasoning_effort(self) -> str | None: ...
 
 
-def read_conversation(fields: ConversationFields) -> Conversation:
+class MessageFields(ConversationFields, Protocol):
+    """The fields of a request for one conversation."""
+
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None: ...
+
+
+def read_conversation(fields: MessageFields) -> Conversation:
+    """Return the conversation of a request.
+
+    Raises:
+        InvalidRequestError: as `read_messages`.
+    """
+    return read_messages(fields, fields.messages or (), "messages")
+
+
+def read_messages(fields: ConversationFields, messages: Sequence[ChatMessage], name: str) -> Conversation:
     """Return the conversation as the template gets it; contents are checked there.
+
+    `name` is where the messages are in the request.
 
     Raises:
         InvalidRequestError: a message is not one of its role; the error names it.
     """
-    messages = fields.messages or ()
     if len(messages) > MAX_MESSAGES:
-        raise InvalidRequestError("messages", f"{len(messages)} messages", f"at most {MAX_MESSAGES}")
+        raise InvalidRequestError(name, f"{len(messages)} messages", f"at most {MAX_MESSAGES}")
     continues = bool(fields.continue_final_message)
     prompted = fields.add_generation_prompt
     return Conversation(
-        messages=tuple(
-            _read_message(f"messages[{index}]", message) for index, message in enumerate(messages)
-        ),
+        messages=tuple(_read_message(f"{name}[{index}]", message) for index, message in enumerate(messages)),
         tools=tuple(
             {"type": "function", "function": msgspec.to_builtins(tool.function)}
             for tool in fields.tools or ()

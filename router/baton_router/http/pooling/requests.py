@@ -12,9 +12,10 @@ from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_core.worker.step_plan import PooledValues
 from baton_router.http.calls import Call, read_context
-from baton_router.http.chat.request import read_conversation
+from baton_router.http.chat.request import read_messages
+from baton_router.http.chat.schemas import ChatMessage
 from baton_router.http.generation import collect, generating
-from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields, PromptInput
+from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields
 from baton_router.requests.generation import Finished, GenerationRequest, PoolingRequest
 from baton_router.requests.pooling import lacks_task
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
@@ -64,26 +65,36 @@ def read_prompts(body: PromptFields) -> list[Prompt]:
     """
     if (body.input is None) == (body.messages is None):
         raise InvalidRequestError("input", body.input, "one of input and messages")
-    if body.input is None:
-        if body.add_generation_prompt is None:
-            body.add_generation_prompt = False
-        return [read_conversation(body)]
-    return _split(body.input)
-
-
-def _split(given: PromptInput) -> list[Prompt]:
-    if isinstance(given, str):
-        return [given]
-    if not given:
+    if body.add_generation_prompt is None:
+        body.add_generation_prompt = False
+    given: Any = body.messages if body.input is None else body.input
+    if not given and given != "":
         raise InvalidRequestError("input", given, "a text, token ids, or a list of either")
-    if all(isinstance(item, int) for item in given):
-        return [tuple(given)]  # type: ignore[arg-type]
-    prompts: list[Prompt] = []
-    for item in given:
-        if isinstance(item, int):
-            raise InvalidRequestError("input", "texts and numbers", "texts, or lists of token ids")
-        prompts.append(item if isinstance(item, str) else tuple(item))
-    return prompts
+    field = _field(body)
+    if isinstance(given, str) or isinstance(given[0], int | ChatMessage):
+        return [_read_prompt(body, given, field)]
+    return [_read_prompt(body, item, f"{field}[{index}]") for index, item in enumerate(given)]
+
+
+def _field(fields: PoolingFields) -> str:
+    """Return the field that has the prompts of a body."""
+    return "messages" if isinstance(fields, PromptFields) and fields.messages is not None else "input"
+
+
+def _read_prompt(
+    body: PromptFields, given: str | int | ChatMessage | list[int | ChatMessage], field: str
+) -> Prompt:
+    """Return a text, token ids or a conversation."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        ids = [item for item in given if isinstance(item, int)]
+        messages = [item for item in given if isinstance(item, ChatMessage)]
+        if len(ids) == len(given):
+            return tuple(ids)
+        if len(messages) == len(given):
+            return read_messages(body, messages, field)
+    raise InvalidRequestError(field, "items of several kinds", "texts, lists of token ids, or conversations")
 
 
 def fields_of(name: str, num_prompts: int) -> list[str]:
@@ -110,7 +121,7 @@ async def pool(
 ) -> tuple[list[PooledValues], list[Finished]]:
     """Pool each prompt; returns the results and the ends, in the order of the prompts.
 
-    `names` are the fields that errors name, one for each prompt; without them it is `input`.
+    `names` are the fields that errors name, one for each prompt; without them it is that of the prompts.
 
     Raises:
         InvalidRequestError: a field is out of range, or the model lacks the task; the message names it.
@@ -119,7 +130,7 @@ async def pool(
     model, task = pooled_model(call), pooling.task
     if task not in model.tasks and not hasattr(fields, "task"):
         raise lacks_task(call.state.service.model_names[0], model, f"has the task {task}", task)
-    names = names or fields_of("input", len(prompts))
+    names = names or fields_of(_field(fields), len(prompts))
     _check_number(names[-1].partition("[")[0], len(prompts))
     if fields.normalize is not None:
         raise InvalidRequestError("normalize", fields.normalize, "nothing: use_activation says it")

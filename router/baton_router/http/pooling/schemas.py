@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
+from baton_router.http.chat.schemas import ChatMessage, Messages, ReasoningEffort, Tools
 from baton_router.http.sampling_fields import CallFields, Fields
 
-PromptInput = str | list[str | int | list[int]]
+PromptInput = str | list[str | int | ChatMessage | list[int | ChatMessage]]
+Conversations = Annotated[list[ChatMessage | Messages], Meta(min_length=1)]
 
 
 class PoolingFields(CallFields, kw_only=True):
@@ -32,12 +33,12 @@ class PoolingFields(CallFields, kw_only=True):
 
 
 class PromptFields(PoolingFields, kw_only=True):
-    """Prompts (`input`), or a conversation (`messages`)."""
+    """Prompts (`input`), or conversations (`messages`)."""
 
     input: PromptInput | None = None
-    """A text, token ids, or a list of either; this or `messages`."""
-    messages: Messages | None = None
-    """A conversation; this or `input`."""
+    """A text, token ids, a conversation, or a list of any; this or `messages`."""
+    messages: Conversations | None = None
+    """A conversation, or a list of them; this or `input`."""
     tools: Tools | None = None
     """Functions that the template offers to the model."""
     documents: list[dict[str, Any]] | None = None
@@ -136,7 +137,7 @@ class RerankRequest(PairFields, kw_only=True):
 
     query: str | TextItem
     """The query."""
-    documents: list[str | TextItem]
+    documents: Texts
     """The documents, at least one."""
     top_n: int | None = None
     """Documents to return; 0 means all. Default: all."""

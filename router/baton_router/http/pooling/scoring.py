@@ -27,6 +27,7 @@ from baton_router.http.pooling.schemas import (
     RerankRequest,
     ScoreRequest,
     TextItem,
+    Texts,
 )
 from baton_router.http.route import GENERATING, Routes, Tag
 from baton_router.requests.generation import Finished
@@ -139,9 +140,9 @@ async def rerank(call: Call[RerankRequest]) -> RerankReply:
     body = call.body
     if body.top_n is not None and body.top_n < 0:
         raise InvalidRequestError("top_n", body.top_n, "an integer of at least 0; 0 means all")
-    if not body.documents:
+    if body.documents == []:
         raise InvalidRequestError("documents", [], "at least one document")
-    documents = [_text(one) for one in body.documents]
+    documents = _listed(body.documents)
     query = _Texts("query", [_text(body.query)])
     scores, ends = await _score_pairs(call, body, query, _Texts("documents", documents))
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
@@ -248,7 +249,11 @@ def _texts(body: ScoreRequest, names: Sequence[str]) -> _Texts:
     if len(given) != 1:
         raise InvalidRequestError(names[0], ", ".join(given) or None, f"one of {', '.join(names)}")
     ((name, texts),) = given.items()
-    return _Texts(name, [_text(one) for one in (texts if isinstance(texts, list) else [texts])])
+    return _Texts(name, _listed(texts))
+
+
+def _listed(given: Texts) -> list[str]:
+    return [_text(one) for one in (given if isinstance(given, list) else [given])]
 
 
 def _text(given: str | TextItem) -> str:
