@@ -59,6 +59,7 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
     long, pair = "word " * 5000, {"text_1": ["a", "b"], "text_2": "c"}
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("/score", pair, "text_1 is '2 texts'; allowed: one text, or as many as text_2 has, 1"),
         ("/score", {"queries": "a", "items": []}, "items is []"),
@@ -75,6 +76,9 @@ def test_refusals_name_the_field_of_the_route(served: Cluster) -> None:
         ("/v1/embeddings", {"input": [1, "a"]}, "input is 'items of several kinds'"),
         ("/v1/embeddings", {"messages": [said_by("user", long)]}, "messages is "),
         ("/v1/embeddings", {"messages": [[said_by("user")], [said_by("user", long)]]}, "messages[1] is "),
+        ("/v1/embeddings", {"messages": [[said_by("user")], [image]]}, "messages[1][0].content[0].type is "),
+        ("/v1/embeddings", {"input": [image]}, "input[0].content[0].type is "),
+        ("/v1/embeddings", {"messages": [image]}, "messages[0].content[0].type is "),
         ("/v1/embeddings", {"messages": [[said_by("user")], said_by("user")]}, "messages[1] is 'items of "),
     ]
     with httpx.Client(

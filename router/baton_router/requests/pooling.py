@@ -77,7 +77,8 @@ def _encode(
             texts: tuple[str, ...] = (first, second)
             adds_special = request.add_special_tokens is not False
         case Conversation() as conversation:
-            texts, adds_special = (tokenizer.render_chat(conversation),), bool(request.add_special_tokens)
+            texts = (_render(conversation, tokenizer, request.prompt_field),)
+            adds_special = bool(request.add_special_tokens)
         case str(text):
             texts, adds_special = (text,), request.add_special_tokens is not False
         case EmbedsPrompt():
@@ -92,6 +93,18 @@ def _encode(
         cuts_left=cuts_left,
         field=request.prompt_field,
     )
+
+
+def _render(conversation: Conversation, tokenizer: Tokenizer, field: str) -> str:
+    """Return the text of a conversation; errors name the places of messages in the field that has them."""
+    try:
+        return tokenizer.render_chat(conversation)
+    except InvalidRequestError as error:
+        if field.startswith(("messages", "input")) and error.field.startswith("messages["):
+            name = field + error.field.removeprefix("messages")
+            error.args = (str(error).replace(error.field, name, 1),)
+            error.field = name
+        raise
 
 
 def _cut(prompt: PooledPrompt, limit: int | None, *, cuts_left: bool) -> PooledPrompt:
