@@ -20,7 +20,7 @@ constexpr int kPackedPanelWidth = kPackedVectors * kLanes;
 constexpr int kPackedTileRows = 6;
 constexpr int64_t kPackedRows = kLanes == 16 ? 192 : 144;   // rows that share a pass over a panel
 constexpr int64_t kPackedInputs = 640;    // rows of a panel, so that two such blocks fit a core's second cache
-constexpr int64_t kFewRows = 15;          // up to these several tiles wait for memory: two blocks fit the first cache
+constexpr int64_t kFewRows = kLanes == 16 ? 18 : 15;   // up to these several tiles wait for memory: two blocks fit the first cache
 constexpr int64_t kFewBytes = 16 << 10;   // bytes of such a block
 constexpr int64_t kPrefetchBytes = 4 << 10;  // distance of the prefetch of a single tile
 
