@@ -108,7 +108,7 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
     page.fill("#max_tokens", "600")
     page.route(CHAT, adding(structured_outputs={"choice": [WRITTEN]}))
     answer = say(page, "How do I read JSON?")
-    heading = answer.locator("h4")
+    heading = answer.locator("h4").first
     expect(heading).to_have_text("Reading JSON")
     expect(answer.locator("pre")).to_be_visible()
     heading.evaluate("heading => { heading.dataset.seen = 'yes' }")
