@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from ssl import SSLContext
 
 from starlette.types import Receive, Scope, Send
 
@@ -109,6 +110,14 @@ async def is_answered(streams: Streams) -> bool:
         return False
 
 
+def contexts(folder: Path) -> tuple[SSLContext, SSLContext]:
+    """Return the TLS of a server, and that of clients who trust it."""
+    authority = Authority.make(folder)
+    pair = authority.issue("router")
+    server = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
+    return server, ClientTls(ca_certs=authority.own.certfile).client_context()
+
+
 async def test_a_client_is_served_beside_many_that_say_nothing() -> None:
     held = Held()
     async with AsyncExitStack() as stack:
@@ -142,12 +151,8 @@ async def test_one_more_than_are_being_answered_is_hung_up_on() -> None:
 
 @needs_openssl
 async def test_unfinished_handshakes_of_tls_are_evicted_too(tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
-    pair = authority.issue("router")
-    context = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
-    trusted = ClientTls(ca_certs=authority.own.certfile).client_context()
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(Held(), PATIENT, context, trusted))
+        server = await stack.enter_async_context(serving(Held(), PATIENT, *contexts(tmp_path)))
         silent = [await stack.enter_async_context(connected(server, is_raw=True)) for _ in range(40)]
         async with asyncio.timeout(30):
             for reader, _ in silent[: 40 - PATIENT.max_connections]:
@@ -157,11 +162,7 @@ async def test_unfinished_handshakes_of_tls_are_evicted_too(tmp_path: Path) -> N
 
 @needs_openssl
 async def test_a_connection_of_tls_that_was_closed_twice_is_ended_without_an_error(tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
-    pair = authority.issue("router")
-    context = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
-    trusted = ClientTls(ca_certs=authority.own.certfile).client_context()
-    async with serving(Held(), PATIENT, context, trusted) as server:
+    async with serving(Held(), PATIENT, *contexts(tmp_path)) as server:
         async with connected(server) as streams:
             assert await is_answered(streams)
             (connection,) = server.connections
