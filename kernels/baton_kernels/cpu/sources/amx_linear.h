@@ -66,18 +66,18 @@ struct TileSums {
     }
   }
 
-  // Add the products of rows of x, which lie `stride` bytes apart, with `n` tiles of each panel. kLocality is that of
-  // __builtin_prefetch. `rows` are a RowPrefetch.
-  template <int kLocality, class Rows = NoRows>
+  // Add the products of rows of x, which lie `stride` bytes apart, with `n` tiles of each panel. `prefetch` is
+  // into kCache. `rows` are a RowPrefetch.
+  template <int kCache, class Rows = NoRows>
   static void add(const char* x, int64_t stride, PanelPair panels, int64_t n, PairPrefetch prefetch, Rows rows = {}) {
     const char* second = x + stride * kTileOutputs;
     for (int64_t k = 0; k < n; ++k) {
-      prefetch.left.issue<kLocality>();
+      prefetch.left.issue<kCache>();
       rows.issue();
       load_tile<6>(panels.left + k * kTileBytes, kTileRowBytes);
       load_tile<4>(x + k * kTileRowBytes, stride);
       Layer::template multiply<0, 4, 6>();
-      prefetch.right.issue<kLocality>();
+      prefetch.right.issue<kCache>();
       load_tile<7>(panels.right + k * kTileBytes, kTileRowBytes);
       Layer::template multiply<1, 4, 7>();
       if constexpr (kTwo) {
@@ -162,15 +162,15 @@ class TileLinear {
     else Sums::load(sums, kSumWidth * sizeof(float));
     if (own.num_tiles_ == 1) {
       const int64_t ahead = std::min(kTilesAhead, n);
-      Sums::template add<3>(x, stride, panels, n - ahead, prefetch_all(panels.from(ahead)));
-      Sums::template add<3>(x + (n - ahead) * kTileRowBytes, stride, panels.from(n - ahead), ahead, prefetch_all(next));
+      Sums::template add<kFirstCache>(x, stride, panels, n - ahead, prefetch_all(panels.from(ahead)));
+      Sums::template add<kFirstCache>(x + (n - ahead) * kTileRowBytes, stride, panels.from(n - ahead), ahead, prefetch_all(next));
     } else {
       const auto share = [&](const char* from) { return share_prefetch(from, kTileBytes, n, own.num_tiles_, tile); };
       const PairPrefetch shares{share(next.left), share(next.right)};
       if (k + n == own.plan_.depth && !own.all_.is_gated)
-        Sums::template add<2>(x, stride, panels, n, shares, own.prefetch_outputs(pair, tile, n));
+        Sums::template add<kSecondCache>(x, stride, panels, n, shares, own.prefetch_outputs(pair, tile, n));
       else
-        Sums::template add<2>(x, stride, panels, n, shares);
+        Sums::template add<kSecondCache>(x, stride, panels, n, shares);
     }
     Sums::store(sums);
   }

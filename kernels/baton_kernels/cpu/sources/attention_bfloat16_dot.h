@@ -82,7 +82,7 @@ template <int kHeads>
 void score_pairs(const Pair* keys, const Bfloat16* q, int64_t width, Prefetch prefetch, float* scores) {
   Floats sums[kHeads] = {};
   for (int64_t pair = 0; pair < width / 2; ++pair) {
-    prefetch.issue();
+    prefetch.issue<kSecondCache>();
     const Pairs key = load_numbers(keys + pair * kPairTokens);
     for (int head = 0; head < kHeads; ++head)
       sums[head] = add_product(
@@ -110,7 +110,7 @@ void accumulate_pairs(Tile<Bfloat16> values, const Pair* weights, Prefetch prefe
   for (int head = 0; head < kHeads; ++head)
     for (int half = 0; half < 2; ++half) sums[head][half] = load(out + head * width + half * kLanes);
   for (int pair = 0; pair < kPairTokens / 2; ++pair) {
-    prefetch.issue();
+    prefetch.issue<kSecondCache>();
     const __m512i first = _mm512_loadu_si512(values.rows + 2 * pair * values.stride);
     const __m512i second = _mm512_loadu_si512(values.rows + (2 * pair + 1) * values.stride);
     const Pairs halves[2] = {mix(first, second, false), mix(first, second, true)};

@@ -16,7 +16,7 @@ constexpr int kMaxHeads = 8;   // query heads that share one pass over a tile of
 inline Floats score_keys(Tile<float> keys, const float* q, int64_t width, Prefetch prefetch) {
   Floats sums[kKeys] = {};
   for (int64_t d = 0; d < width; d += kLanes) {
-    prefetch.issue();
+    prefetch.issue<kSecondCache>();
     const Floats x = load(q + d);
 #pragma GCC unroll 16
     for (int key = 0; key < kKeys; ++key) sums[key] += load(keys.rows + key * keys.stride + d) * x;
@@ -31,7 +31,7 @@ inline void accumulate_values(Tile<float> values, int64_t n, const float* weight
   for (int head = 0; head < kHeads; ++head)
     for (int i = 0; i < kVectors; ++i) sums[head][i] = load(out + head * width + i * kLanes);
   for (int64_t token = 0; token < n; ++token) {
-    prefetch.issue();
+    prefetch.issue<kSecondCache>();
     Floats x[kVectors];
     for (int i = 0; i < kVectors; ++i) x[i] = load(values.rows + token * values.stride + i * kLanes);
     for (int head = 0; head < kHeads; ++head) {

@@ -51,13 +51,13 @@ inline void clear(Floats (&sums)[kRows][kVectors]) {
     for (int i = 0; i < kVectors; ++i) sums[r][i] = Floats{};
 }
 
-// sums[row] += x[row] @ weights, for kRows rows.
-template <class Number, int kRows, bool kPrefetches>
+// sums[row] += x[row] @ weights, for kRows rows. The prefetch is into kCache; 0: there is none.
+template <class Number, int kRows, int kCache>
 inline __attribute__((always_inline)) void sum_products(const PackedBlock<Number>& block, Prefetch prefetch,
                                                         Floats (&sums)[kRows][kPackedVectors]) {
   const Number* weights = block.weights;
   for (int64_t k = 0; k < block.size; ++k, weights += kPackedPanelWidth) {
-    if constexpr (kPrefetches) prefetch.issue();
+    if constexpr (kCache) prefetch.issue<kCache>();
     decltype(load_numbers(weights)) columns[kPackedVectors];
     for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_numbers(weights + i * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -67,12 +67,12 @@ inline __attribute__((always_inline)) void sum_products(const PackedBlock<Number
   }
 }
 
-template <class Number, int kRows, bool kPrefetches>
+template <class Number, int kRows, int kCache>
 void multiply_tile(PackedBlock<Number> block, Prefetch prefetch, float* sums) {
   Floats totals[kRows][kPackedVectors];
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = load(sums + r * kPackedPanelWidth + i * kLanes);
-  sum_products<Number, kRows, kPrefetches>(block, prefetch, totals);
+  sum_products<Number, kRows, kCache>(block, prefetch, totals);
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kPackedVectors; ++i) store(sums + r * kPackedPanelWidth + i * kLanes, totals[r][i]);
 }
@@ -80,14 +80,14 @@ void multiply_tile(PackedBlock<Number> block, Prefetch prefetch, float* sums) {
 template <class Number>
 using MultiplyTile = void (*)(PackedBlock<Number>, Prefetch, float*);
 
-template <class Number, bool kPrefetches>
+template <class Number, int kCache>
 constexpr std::array<MultiplyTile<Number>, kPackedTileRows> kTilesByRows = {
-    multiply_tile<Number, 1, kPrefetches>, multiply_tile<Number, 2, kPrefetches>, multiply_tile<Number, 3, kPrefetches>,
-    multiply_tile<Number, 4, kPrefetches>, multiply_tile<Number, 5, kPrefetches>, multiply_tile<Number, 6, kPrefetches>};
+    multiply_tile<Number, 1, kCache>, multiply_tile<Number, 2, kCache>, multiply_tile<Number, 3, kCache>,
+    multiply_tile<Number, 4, kCache>, multiply_tile<Number, 5, kCache>, multiply_tile<Number, 6, kCache>};
 
-// Multiply all rows with one block of a panel. The tiles share the prefetch of the next block; a single tile prefetches its own.
-// A sum has the same order, and so the same bits, with any number of rows.
-template <class Number>
+// Multiply all rows with one block of a panel. The tiles share the prefetch of the next block, into kCache; a single tile
+// prefetches its own. A sum has the same order, and so the same bits, with any number of rows.
+template <class Number, int kCache>
 void multiply_block(PackedBlock<Number> block, int64_t num_rows, float* sums) {
   constexpr int64_t kRowBytes = kPackedPanelWidth * sizeof(Number);
   const int64_t num_tiles = (num_rows + kPackedTileRows - 1) / kPackedTileRows;
@@ -96,7 +96,7 @@ void multiply_block(PackedBlock<Number> block, int64_t num_rows, float* sums) {
   for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
     const int64_t rows = (num_rows - row) / (num_tiles - tile);
     const Prefetch prefetch = share_prefetch(from, kRowBytes, block.size, num_tiles, tile);
-    const auto& by_rows = prefetch.is_enabled() ? kTilesByRows<Number, true> : kTilesByRows<Number, false>;
+    const auto& by_rows = prefetch.is_enabled() ? kTilesByRows<Number, kCache> : kTilesByRows<Number, 0>;
     by_rows[rows - 1](block, prefetch, sums + row * kPackedPanelWidth);
     block.x += rows * block.x_stride;
     row += rows;
@@ -119,8 +119,8 @@ void multiply_panel(const PackedLinearArgs& args, int64_t first, int64_t num_row
   const int64_t most = is_few ? kFewBytes / (kPackedPanelWidth * sizeof(Number)) : kPackedInputs;
   for (int64_t left = (size + most - 1) / most, k = 0; left > 0; --left) {
     const int64_t length = (size - k) / left;
-    multiply_block<Number>({x + k * Packing<Number>::kDepth, args.x_stride, weights + k * kPackedPanelWidth, length},
-                           num_rows, sums);
+    const auto multiply = is_few ? multiply_block<Number, kSecondCache> : multiply_block<Number, kFirstCache>;
+    multiply({x + k * Packing<Number>::kDepth, args.x_stride, weights + k * kPackedPanelWidth, length}, num_rows, sums);
     k += length;
   }
 }

@@ -6,6 +6,10 @@
 
 namespace baton {
 
+// The cache that lines are prefetched into, as __builtin_prefetch counts. Requests for the first one wait in its few buffers
+// for misses, in which loads wait as well.
+constexpr int kFirstCache = 3, kSecondCache = 2;
+
 // A prefetch of a few cache lines at each turn of a loop: CPUs drop requests when too many are outstanding. One made
 // without arguments prefetches nothing.
 class Prefetch {
@@ -20,10 +24,10 @@ class Prefetch {
   // Loops of multiplications are compiled without `issue` as well, which costs time even when disabled.
   bool is_enabled() const { return turn_bytes_ > 0; }
 
-  // Prefetch the next `turn_bytes` bytes into the first cache, or with a locality of 2 into the second.
-  template <int kLocality = 3>
+  // Prefetch the next `turn_bytes` bytes.
+  template <int kCache = kFirstCache>
   void issue() {
-    for (until_ += turn_bytes_; next_ < until_; next_ += kLine) __builtin_prefetch(next_, 0, kLocality);
+    for (until_ += turn_bytes_; next_ < until_; next_ += kLine) __builtin_prefetch(next_, 0, kCache);
   }
 
  private:

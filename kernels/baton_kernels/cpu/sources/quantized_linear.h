@@ -29,7 +29,7 @@ void add_chunk_tile(const PackedBlock<Number>& block, const Prefetch& prefetch, 
                     float* totals) {
   Floats sums[kRows][kPackedVectors];
   clear(sums);
-  sum_products<Number, kRows, true>(block, prefetch, sums);
+  sum_products<Number, kRows, kFirstCache>(block, prefetch, sums);
   scales.add(row, sums, totals);
 }
 
