@@ -84,7 +84,7 @@ BATON_VNNI void sum_vnni(Matrix<const uint8_t> codes, const int8_t* panel, int64
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm512_setzero_si512();
   for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanelWidth) {
-    if constexpr (kPrefetches) prefetch.issue();
+    if constexpr (kPrefetches) prefetch.issue<kSecondCache>();
     __m512i weights[kVectors];
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) weights[i] = _mm512_loadu_si512(panel + 64 * i);
@@ -119,7 +119,7 @@ __attribute__((target("avx2"))) void sum_avx2(Matrix<const uint8_t> codes, const
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm256_setzero_si256();
   for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanelWidth) {
-    if constexpr (kPrefetches) prefetch.issue();
+    if constexpr (kPrefetches) prefetch.issue<kSecondCache>();
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
       int32_t quad;
