@@ -40,6 +40,7 @@ from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.steps.runner import ModelRunner
+from baton_kernels.cpu.memory import huge_zeros
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, Kernels, LayerKernels
 from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.selection import select_kernels
@@ -177,7 +178,7 @@ def make_runner(
     spec = config.kv_spec(BLOCK_SIZE, str(cache_dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
-    kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=cache_dtype)
+    kv_pool = huge_zeros((num_blocks, *spec.block_shape), cache_dtype)
     fill_cache(kernels, kv_pool, arguments)
     runner = ModelRunner(model, kernels, kv_pool, spec)
     if kernels.is_capturable(kv_pool) and model.is_capturable:

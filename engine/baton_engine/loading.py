@@ -60,6 +60,7 @@ from baton_engine.sizing import (
 )
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
+from baton_kernels.cpu.memory import huge_zeros
 from baton_kernels.interface.kernels import Kernels, LayerKernels
 
 logger = logging.getLogger(__name__)
@@ -136,11 +137,7 @@ class LoadedModel:
             InvalidConfigError: there is too little memory for steps, or to capture decode steps.
         """
         spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
-        if allocate_pool is not None:
-            kv_pool = allocate_pool(spec, plan.num_blocks)
-        else:
-            shape, dtype = (plan.num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
-            kv_pool = torch.zeros(shape, dtype=dtype, device=self.model.device)
+        kv_pool = (allocate_pool or self._allocate_pool)(spec, plan.num_blocks)
         attention = self.kernels.attention
         states = SamplingStates(self.processors, grammars)
         sampler = Sampler(
@@ -165,6 +162,16 @@ class LoadedModel:
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
             pooling=self.pooler.model if self.pooler else None,
+        )
+
+    def _allocate_pool(self, spec: KVSpec, num_blocks: int) -> Tensor:
+        """Return a pool that this process alone reads."""
+        shape, dtype = (num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
+        device = self.model.device
+        return (
+            huge_zeros(shape, dtype)
+            if device.type == "cpu"
+            else torch.zeros(shape, dtype=dtype, device=device)
         )
 
     def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:

@@ -1,9 +1,9 @@
-"""Memory for the C++ kernels: packed weights lie in huge pages, and large results take turns in memory that
-stays mapped.
+"""Memory for the C++ kernels: packed weights and KV pools lie in huge pages, and large results take turns in
+memory that stays mapped.
 
 The C library maps a large allocation anew each time and gives it back when it is freed, so that each result
-of a prompt's chunk costs a page fault for every 4 KiB of it. Weights are read once for each step, and the
-smaller the pages, the more of that time goes into finding them.
+of a prompt's chunk costs a page fault for every 4 KiB of it. Weights and blocks are read once for each step,
+and the smaller the pages, the more of that time goes into finding them.
 """
 
 from __future__ import annotations
@@ -115,6 +115,12 @@ class WeightMemory:
             start = self._num_taken
             self._num_taken += num_taken
             return mapping[start : start + num_bytes]
+
+
+def huge_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros in huge pages where the system has them; a page takes memory once it is written."""
+    place = _map_huge_pages(max(1, math.prod(shape) * dtype.itemsize))
+    return torch.from_numpy(place)[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
 def _map_huge_pages(num_bytes: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from baton_kernels.cpu.graph_replay import GraphReplay
-from baton_kernels.cpu.memory import MAX_KEPT_BYTES, MIN_BYTES, ResultMemory, capacity_for
+from baton_kernels.cpu.memory import MAX_KEPT_BYTES, MIN_BYTES, ResultMemory, capacity_for, huge_zeros
 
 LARGE = (1024, 1000)
 
@@ -114,3 +114,12 @@ def test_threads_never_share_a_result() -> None:
         thread.join(60)
     assert not wrong
     assert memory.kept_bytes <= MAX_KEPT_BYTES
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 7), (0, 4), (3, 1 << 20)], ids=str)
+def test_a_pool_of_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    pool = huge_zeros(shape, dtype)
+    assert (pool.shape, pool.dtype, pool.is_contiguous()) == (shape, dtype, True)
+    assert not pool.float().any()
+    assert pool.float().add_(1).eq(pool.copy_(torch.ones(shape)).float()).all()
