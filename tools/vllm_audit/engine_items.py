@@ -192,7 +192,7 @@ ENGINE: Final = Group(
         "example: add_request": _takes(arrival_time=0.0),
         "example: step loop": _takes(),
         "add_request(lora_request=)": raises(lambda: _run(lora_request=ADAPTER), NO_ADAPTERS),
-        "add_request(trace_headers=)": lambda: _run(trace_headers={"traceparent": "x"}),
+        "add_request(trace_headers=)": _takes(trace_headers={"traceparent": "x"}),
         "add_request(0, ...) raises TypeError": _falsy_id,
     },
 )

@@ -111,7 +111,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         prompt_text: str | None = None,
         lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         data_parallel_rank: None = None,
         session_id: str | None = None,
@@ -120,12 +120,13 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
 
         A caller that is slower than the engine gets several steps' tokens at once. `prompt_text` is the text
         that outputs show of token ids; `session_id` has no effect: the prefix cache finds what is known.
+        A W3C `traceparent` in `trace_headers` makes the request's trace a part of the caller's.
 
         Raises:
             InvalidRequestError: a field is out of range, or an open request has the id.
             RequestError: the request failed, or cannot be taken now.
         """
-        refuse_unsupported(trace_headers=trace_headers, data_parallel_rank=data_parallel_rank)
+        refuse_unsupported(data_parallel_rank=data_parallel_rank)
         if prompt_text is not None and not isinstance(prompt, str | Mapping | Conversation):
             prompt = TokensPrompt(prompt_token_ids=prompt, prompt=prompt_text)
         if len(self._open) >= MAX_OPEN:
@@ -135,6 +136,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
             priority=priority,
             tokenization=tokenization_kwargs,
             lora_request=lora_request,
+            traceparent=self.read_trace_headers(trace_headers),
         )
         builder = await asyncio.to_thread(
             self.requests.build,
@@ -153,7 +155,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
-        trace_headers: None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:

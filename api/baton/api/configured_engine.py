@@ -11,6 +11,7 @@ from baton.api.engine_options import EngineConfig, read_engine_options
 from baton.api.engine_parts import read_model, request_builder
 from baton.api.input_views import InputProcessor, Renderer
 from baton.api.metrics import GenerationMetrics
+from baton.api.trace_headers import read_trace_headers
 from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.engine_folders import with_local_folders
 from baton.config.ignored_engine_args import log_ignored
@@ -74,6 +75,14 @@ class ConfiguredEngine:
             num_gpu_blocks=sizes.num_blocks,
             pooling=sizes.pooling,
         )
+
+    def read_trace_headers(self, headers: Mapping[str, str] | None) -> str:
+        """Return the trace context in a request's headers, if requests are traced; empty without one.
+
+        Raises:
+            InvalidRequestError: the headers are no mapping.
+        """
+        return read_trace_headers(headers, is_traced=bool(self.args.otlp_traces_endpoint))
 
     @property
     def model_config(self) -> ModelConfig:

@@ -124,7 +124,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         arrival_time: float | None = None,
         lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        trace_headers: None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         prompt_adapter_request: None = None,
         *,
@@ -132,7 +132,8 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
     ) -> str:
         """Take a request; returns its id, which is chosen where `request_id` is empty.
 
-        `inputs` is the older name of `prompt`.
+        `inputs` is the older name of `prompt`. A W3C `traceparent` in `trace_headers` makes the request's
+        trace a part of the caller's.
 
         Raises:
             InvalidRequestError: a field is out of range, or an open request has the id.
@@ -143,10 +144,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             raise TypeError(f"request_id is {request_id!r}; allowed: text")
         if arrival_time is not None and not isinstance(arrival_time, int | float):
             raise InvalidRequestError("arrival_time", arrival_time, "seconds since 1970, or None")
-        refuse_unsupported(
-            trace_headers=trace_headers,
-            prompt_adapter_request=prompt_adapter_request,
-        )
+        refuse_unsupported(prompt_adapter_request=prompt_adapter_request)
         prompt = inputs if prompt is None else prompt
         if prompt is None:
             raise TypeError("add_request() needs a prompt")
@@ -156,6 +154,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             arrival_s=arrival_time,
             tokenization=tokenization_kwargs,
             lora_request=lora_request,
+            traceparent=self.read_trace_headers(trace_headers),
         )
         builder = self.requests.build(
             prompt, params, options, max_model_len=self.max_model_len, pooling=self.pooling

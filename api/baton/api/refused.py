@@ -10,7 +10,6 @@ _REASONS: Final = {
     "lora_request": "adapters are for models that generate",
     "prompt_adapter_request": "of adapters there are LoRA ones",
     "mm_processor_kwargs": "models of text alone are supported",
-    "trace_headers": "requests over HTTP and gRPC carry a traceparent",
     "data_parallel_rank": "Baton chooses the worker",
     **dict.fromkeys(
         ("delay_iterations", "max_iterations"), "a trace is of all between start_profile and stop_profile"

@@ -53,6 +53,8 @@ class RequestOptions:
     tokenization: Mapping[str, Any] | None = None
     """`truncate_prompt_tokens` and `add_special_tokens`; `truncation_side` where something is pooled."""
     lora_request: LoRARequest | None = None
+    traceparent: str = ""
+    """W3C trace context of the caller; empty without one."""
 
 
 class Counter:
@@ -142,7 +144,8 @@ class RequestBuilder:
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
         if self._processors is not None:
             self._processors.of(spec.params)
-        spec = replace(spec, adapter=self.adapters.find(options.lora_request))
+        adapter = self.adapters.find(options.lora_request)
+        spec = replace(spec, adapter=adapter, traceparent=options.traceparent)
         kind, arrival_s, lora = options.kind, options.arrival_s, options.lora_request
         return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s, lora_request=lora)
 
@@ -179,7 +182,8 @@ class RequestBuilder:
             pooling=own.request(pooling, type_one_from, side),
             **tokenization,
         )
-        return PooledOutputBuilder(self._reader.read(request, max_model_len=max_model_len, pooling=pooling))
+        spec = self._reader.read(request, max_model_len=max_model_len, pooling=pooling)
+        return PooledOutputBuilder(replace(spec, traceparent=options.traceparent))
 
     def _parts(self, prompt: PromptType | Conversation, tokenization: dict[str, Any]) -> PromptParts:
         if not isinstance(prompt, Conversation):

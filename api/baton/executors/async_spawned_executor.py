@@ -13,15 +13,15 @@ from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorLoad, Inbox
 from baton.executors.generation_events import EventReader
 from baton.executors.operator_client import AdapterServing, ask_workers
-from baton.executors.request_encoder import encode_request
+from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import read_load
 from baton_core.errors import BatonError, EngineDeadError, ErrorCode, RequestError
-from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.router_access import Metadata
 from baton_worker.controls.engine_operations import Control
 
 
@@ -57,7 +57,7 @@ class AsyncSpawnedExecutor:
         """
         self._process.require_running()
         request = encode_request(spec, self.max_model_len)
-        task = asyncio.create_task(self._read(request, spec.adapter, inbox))
+        task = asyncio.create_task(self._read(request, spec, inbox))
         self._calls[spec.request_id] = task, inbox
         task.add_done_callback(lambda done: self._forget(spec.request_id, done))
 
@@ -96,16 +96,17 @@ class AsyncSpawnedExecutor:
                 inbox.loop.call_soon_threadsafe(_end, task, inbox)
         self._process.close()
 
-    async def _read(self, request: pb.GenerateRequest, adapter: Adapter | None, inbox: Inbox) -> None:
-        asked_s = time.monotonic()
+    async def _read(self, request: pb.GenerateRequest, spec: RequestSpec, inbox: Inbox) -> None:
+        asked_s, adapter = time.monotonic(), spec.adapter
+        metadata = (*self._process.access.metadata, *encode_metadata(spec))
         try:
             try:
-                await self._read_events(request, inbox)
+                await self._read_events(request, metadata, inbox)
             except grpc.RpcError as error:
                 if adapter is None or error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
                 await asyncio.to_thread(self._adapters.serve, adapter, asked_s)
-                await self._read_events(request, inbox)
+                await self._read_events(request, metadata, inbox)
         except grpc.RpcError as error:
             inbox.put((request_error(error),))
         except BatonError as error:
@@ -113,8 +114,8 @@ class AsyncSpawnedExecutor:
         except Exception as error:
             inbox.put((RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"),))
 
-    async def _read_events(self, request: pb.GenerateRequest, inbox: Inbox) -> None:
-        call = self._stub().Generate(request, metadata=self._process.access.metadata)
+    async def _read_events(self, request: pb.GenerateRequest, metadata: Metadata, inbox: Inbox) -> None:
+        call = self._stub().Generate(request, metadata=metadata)
         reader = EventReader()
         try:
             async for message in call:

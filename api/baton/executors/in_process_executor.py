@@ -106,7 +106,6 @@ class InProcessExecutor:
         if request_id in self._waiting or request_id in self._running:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
         _ = self._engine.loaded
-        spec = replace(spec, traceparent=self._spans.begin(RequestContext()))
         self._waiting.add(RequestText(spec, self._tokenizer))
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -126,8 +125,7 @@ class InProcessExecutor:
         with self._undivided():
             while (text := self._waiting.first) is not None and self._has_room:
                 self._waiting.drop(text.spec.request_id)
-                self._running[text.spec.request_id] = text
-                self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf))
+                self._begin(text)
             if self._running and not self._cores.effects:
                 self._compute()
         events: list[tuple[str, ExecutorEvent]] = []
@@ -192,6 +190,13 @@ class InProcessExecutor:
         if len(self._running) >= self._config.max_num_requests:
             return False
         return len(self._running) < MAX_SUBMITTED or self._waiting.is_ahead_of_one(self._running.values())
+
+    def _begin(self, text: RequestText) -> None:
+        """Pass a request to the cores; its trace context gives way to that of its root span."""
+        context = RequestContext(traceparent=text.spec.traceparent)
+        text.spec = replace(text.spec, traceparent=self._spans.begin(context))
+        self._running[text.spec.request_id] = text
+        self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf, context=context))
 
     def _undivided(self) -> AbstractContextManager[None]:
         """Defer Ctrl-C where other ranks go on with what this one would leave."""

@@ -10,6 +10,8 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
+from baton_router.requests.validation import TRACEPARENT
+from baton_service.router_access import Metadata
 from baton_worker.controls.dotted_names import require_name
 
 PLAIN_FIELDS: Final = (
@@ -51,6 +53,11 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
             for one in spec.prompt_embeds
         ],
     )
+
+
+def encode_metadata(spec: RequestSpec) -> Metadata:
+    """Write what a call says beside its request: the trace that it is a part of."""
+    return ((TRACEPARENT, spec.traceparent),) if spec.traceparent else ()
 
 
 def _encode_pooling(spec: PoolingSpec) -> pb.PoolingParams:

@@ -16,7 +16,7 @@ from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.generation_events import EventReader
 from baton.executors.operator_client import AdapterServing, ask_workers
-from baton.executors.request_encoder import encode_request
+from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton_core.errors import BatonError, ErrorCode, RequestError
@@ -25,6 +25,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.requests.generation import Finished
+from baton_service.router_access import Metadata
 from baton_worker.controls.engine_operations import Control
 
 MAX_CALLS: Final = 128
@@ -60,7 +61,7 @@ class SpawnedExecutor:
             EngineDeadError: the processes have ended.
         """
         self._process.require_running()
-        call = _Call(encode_request(spec, self.max_model_len))
+        call = _Call(encode_request(spec, self.max_model_len), encode_metadata(spec))
         self._calls[spec.request_id] = call
         self._threads.submit(self._read, call, spec.adapter)
 
@@ -140,8 +141,9 @@ class SpawnedExecutor:
 class _Call:
     """One request at the router, which may be cancelled before its thread opens it."""
 
-    def __init__(self, request: pb.GenerateRequest) -> None:
+    def __init__(self, request: pb.GenerateRequest, metadata: Metadata) -> None:
         self.request = request
+        self._metadata = metadata
         self._lock = threading.Lock()
         self._call: Any = None
         self._is_cancelled = False
@@ -151,7 +153,7 @@ class _Call:
         with self._lock:
             if self._is_cancelled:
                 return ()
-            self._call = stub.Generate(self.request)
+            self._call = stub.Generate(self.request, metadata=self._metadata)
             return self._call
 
     def cancel(self) -> None:

@@ -49,7 +49,10 @@ class RequestSpec:
     thinking: ThinkingBudget | None = None
     """The thinking budget of the parameters, in tokens."""
     traceparent: str = ""
-    """W3C trace context under which workers report; empty where nobody traces it."""
+    """W3C trace context under which workers report; empty where nobody traces it.
+
+    Until a router has taken the request it is that of the caller.
+    """
     resumed: tuple[OutputSoFar, ...] = ()
     """The sequences that go on, where the request comes from another worker; the others are over."""
     tenant: str = ""
