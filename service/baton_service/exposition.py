@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -16,6 +16,7 @@ from baton_core.distribution import Distribution
 from baton_service.logs import num_lines_lost
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+PageFamily: TypeAlias = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 class Kind(StrEnum):
@@ -62,7 +63,7 @@ class Exposition(Collector):
     """The metrics of one scrape. Every family of `families` is in it, with or without samples."""
 
     def __init__(self, families: Sequence[Family]) -> None:
-        self._metrics = {family.name: _metric(family) for family in (*families, _LOG_LINES_LOST)}
+        self._metrics = {family.name: new_metric(family) for family in (*families, _LOG_LINES_LOST)}
         for reason, number in num_lines_lost().items():
             self.add(_LOG_LINES_LOST, number, reason)
 
@@ -88,7 +89,8 @@ class Exposition(Collector):
         return generate_latest(registry)
 
 
-def _metric(family: Family) -> Metric:
+def new_metric(family: Family) -> PageFamily:
+    """Return the family without samples, as `prometheus_client` has it."""
     match family.kind:
         case Kind.GAUGE:
             return GaugeMetricFamily(family.name, family.text, labels=family.labels)

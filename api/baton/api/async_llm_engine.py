@@ -74,6 +74,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
             spawned=AsyncSpawnedExecutor,
             local=EngineLoop,
         )
+        self.export_metrics(self._read_metrics)
         self._open: dict[str, Inbox] = {}
         self.requests.used_ids = self._open
         self._is_sleeping = False
@@ -345,9 +346,13 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
 
         `timeout` has no effect: `shutdown_timeout` of the arguments is the time that workers get.
         """
+        self.end_export()
         self._executor.close()
 
     # --- parts ---
+
+    def _read_metrics(self) -> list[Metric]:
+        return self.metrics.read(self._executor.load_now(), self.vllm_config.cache_config)
 
     async def _follow(self, builder: Builder) -> AsyncGenerator[Any, None]:
         request_id = builder.request_id

@@ -11,6 +11,7 @@ from baton.api.engine_options import EngineConfig, read_engine_options
 from baton.api.engine_parts import read_model, request_builder
 from baton.api.input_views import InputProcessor, Renderer
 from baton.api.metrics import GenerationMetrics
+from baton.api.metrics_export import ENGINES, ReadMetrics
 from baton.api.trace_headers import read_trace_headers
 from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.engine_folders import with_local_folders
@@ -45,6 +46,7 @@ class ConfiguredEngine:
         self._given, self.args = given, with_local_folders(given)
         self.model = read_model(self.args)
         self.requests = request_builder(self.args, self.model)
+        self._export_number: int | None = None
         self.metrics = GenerationMetrics(self.args.served_model_name[0])
         if (size := given.data_parallel_size) > 1:
             allowed = (
@@ -75,6 +77,20 @@ class ConfiguredEngine:
             num_gpu_blocks=sizes.num_blocks,
             pooling=sizes.pooling,
         )
+
+    def export_metrics(self, read: ReadMetrics) -> None:
+        """Show what `read` returns in the default registry of `prometheus_client`.
+
+        Does nothing with `disable_log_stats`.
+        """
+        if not self.args.disable_log_stats:
+            self._export_number = ENGINES.add(read)
+
+    def end_export(self) -> None:
+        """Show no figures any more."""
+        if self._export_number is not None:
+            ENGINES.remove(self._export_number)
+            self._export_number = None
 
     def read_trace_headers(self, headers: Mapping[str, str] | None) -> str:
         """Return the trace context in a request's headers, if requests are traced; empty without one.

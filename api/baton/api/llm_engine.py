@@ -72,6 +72,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
             spawned=SpawnedExecutor,
             local=InProcessExecutor,
         )
+        self.export_metrics(self.get_metrics)
         self._open = OpenRequests(self.metrics)
         self.requests.used_ids = self._open
         self._is_sleeping = self._is_closed = False
@@ -381,5 +382,6 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
     def close(self) -> None:
         """End the open requests and the executor; the engine takes no request afterwards."""
         self._is_closed = True
+        self.end_export()
         self.abort_request(self._open.unfinished)
         self._executor.close()

@@ -16,7 +16,7 @@ from baton.executors.operator_client import AdapterServing, ask_workers
 from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
-from baton.executors.spawned_executor import read_load
+from baton.executors.spawned_executor import ask_load, read_load
 from baton_core.errors import BatonError, EngineDeadError, ErrorCode, RequestError
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
@@ -88,6 +88,16 @@ class AsyncSpawnedExecutor:
             return read_load(await self._stub().GetModelInfo(request, metadata=metadata))
         except grpc.RpcError as error:
             raise request_error(error) from None
+
+    def load_now(self) -> ExecutorLoad:
+        """Return the same, from any thread.
+
+        Raises:
+            RequestError: the router does not answer, or the processes have ended.
+        """
+        self._process.require_running()
+        with self._process.access.open_channel(self._process.address) as channel:
+            return ask_load(BatonStub(channel))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """End the processes; open requests end with an error."""

@@ -26,6 +26,7 @@ from baton_worker.worker_process import WorkerSettings
 
 T = TypeVar("T")
 _CLOSE_WITHIN_S = 30.0
+_LOAD_WITHIN_S = 1.0
 
 
 class EngineLoop:
@@ -43,6 +44,7 @@ class EngineLoop:
         self._held: dict[str, tuple[RequestSpec, Inbox]] = {}
         """Requests that have come since then, by id."""
         self._error: EngineDeadError | None = None
+        self._last_load = ExecutorLoad()
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._thread.start()
 
@@ -80,17 +82,31 @@ class EngineLoop:
         """Return the current load of the worker."""
         return await self._call(self._executor.load)
 
+    def load_now(self) -> ExecutorLoad:
+        """Return the load after the step in flight, or the one read before if that takes long.
+
+        Raises:
+            EngineDeadError: the engine has failed, or is closed.
+        """
+        answer = self._ask(self._executor.load)
+        with suppress(TimeoutError):
+            self._last_load = answer.result(_LOAD_WITHIN_S)
+        return self._last_load
+
     def close(self) -> None:
         """End after the step in flight."""
         self._commands.put(None)
         self._thread.join(_CLOSE_WITHIN_S)
 
     async def _call(self, function: Callable[[], T], *, is_switch: bool = False) -> T:
+        return await asyncio.wrap_future(self._ask(function, is_switch=is_switch))
+
+    def _ask(self, function: Callable[[], T], *, is_switch: bool = False) -> Future[T]:
         self._require_running()
         answer: Future[T] = Future()
         command = partial(_answer, answer, function)
         self._commands.put(partial(self._when_idle, command) if is_switch else command)
-        return await asyncio.wrap_future(answer)
+        return answer
 
     def _require_running(self) -> None:
         if self._error is not None:

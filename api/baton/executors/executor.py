@@ -83,7 +83,7 @@ class Executor(Sized, Protocol):
 
 
 class AsyncExecutor(Sized, Protocol):
-    """Used on the caller's loop; nothing but `close` makes it wait."""
+    """Used on the caller's loop; only `close` and `load_now` make it wait."""
 
     @property
     def is_running(self) -> bool:
@@ -112,6 +112,14 @@ class AsyncExecutor(Sized, Protocol):
         ...
 
     async def load(self) -> ExecutorLoad: ...
+
+    def load_now(self) -> ExecutorLoad:
+        """Wait for the load, shortly and on any thread, the loop's own among them.
+
+        Raises:
+            RequestError: nothing runs any more, or nothing answers.
+        """
+        ...
 
     def close(self) -> None: ...
 

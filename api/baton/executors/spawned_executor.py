@@ -28,6 +28,7 @@ from baton_router.requests.generation import Finished
 from baton_service.router_access import Metadata
 from baton_worker.controls.engine_operations import Control
 
+_LOAD_WITHIN_S: Final = 5.0
 MAX_CALLS: Final = 128
 """Requests that are open at the router at a time; the rest wait here."""
 
@@ -102,10 +103,7 @@ class SpawnedExecutor:
             RequestError: the router does not answer, or the processes have ended.
         """
         self._process.require_running()
-        try:
-            return read_load(self._stub.GetModelInfo(pb.GetModelInfoRequest()))
-        except grpc.RpcError as error:
-            raise request_error(error) from None
+        return ask_load(self._stub)
 
     def close(self) -> None:
         """End the processes."""
@@ -161,6 +159,18 @@ class _Call:
             self._is_cancelled = True
             if self._call is not None:
                 self._call.cancel()
+
+
+def ask_load(stub: BatonStub) -> ExecutorLoad:
+    """Ask a router for the load of its workers.
+
+    Raises:
+        RequestError: it does not answer.
+    """
+    try:
+        return read_load(stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=_LOAD_WITHIN_S))
+    except grpc.RpcError as error:
+        raise request_error(error) from None
 
 
 def read_load(info: pb.ModelInfo) -> ExecutorLoad:
