@@ -17,6 +17,7 @@ class ErrorCode(StrEnum):
     INVALID_REQUEST = "invalid_request"
     NOT_FOUND = "not_found"
     OVERLOADED = "overloaded"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
     UNAVAILABLE = "unavailable"
     WORKER_LOST = "worker_lost"
     DEADLINE_EXCEEDED = "deadline_exceeded"
@@ -39,6 +40,7 @@ STATUS: Final[dict[ErrorCode, Status]] = {
     ErrorCode.INVALID_REQUEST: Status("INVALID_ARGUMENT", 400),
     ErrorCode.NOT_FOUND: Status("NOT_FOUND", 404),
     ErrorCode.OVERLOADED: Status("RESOURCE_EXHAUSTED", 429),
+    ErrorCode.RATE_LIMIT_EXCEEDED: Status("RESOURCE_EXHAUSTED", 429),
     ErrorCode.UNAVAILABLE: Status("UNAVAILABLE", 503),
     ErrorCode.WORKER_LOST: Status("UNAVAILABLE", 502),
     ErrorCode.DEADLINE_EXCEEDED: Status("DEADLINE_EXCEEDED", 504),

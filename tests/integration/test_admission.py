@@ -131,6 +131,7 @@ async def test_each_key_has_a_rate_of_its_own() -> None:
         status, _, message = error_of(response)
         assert status == 429
         assert message.startswith("requests per minute of this key are at their limit of 2; ")
+        assert response.json()["error"]["code"] == "rate_limit_exceeded", "as OpenAI has it"
         assert 28 <= int(response.headers["retry-after"]) <= 30
         assert (await client.complete("key-b")).status_code == 200
 
@@ -218,6 +219,7 @@ async def test_prompts_of_a_call_of_which_one_is_refused_end_with_that_refusal()
         response = await client.complete("key-a", {"x-request-id": "r"}, prompt=["a"] * 4, max_tokens=2)
         status, _, message = error_of(response)
         assert (status, message) == (429, "1 requests wait for a worker, the maximum")
+        assert response.json()["error"]["code"] == "overloaded"
         log = client.server._router.core.log
         await until(lambda: client.server._router.core.num_requests == 0)
         records = [log.get(f"r-{number}") for number in range(4)]

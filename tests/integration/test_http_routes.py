@@ -78,6 +78,7 @@ async def test_text_becomes_tokens_and_back_without_workers() -> None:
         assert answer["token_strs"][:3] == ["Hello", ",", "Ġ"]
         back = await client.post("/detokenize", json={"tokens": answer["tokens"]})
         assert back.json() == {"prompt": text}
+        assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}
         tokens = (await client.post("/tokenize", json=chat)).json()["tokens"]
         longer = (await client.post("/tokenize", json=chat | {"add_generation_prompt": True})).json()

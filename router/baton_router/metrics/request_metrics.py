@@ -27,6 +27,7 @@ from baton_service.work_done import WorkDone
 NO_SLO: Final = Slo()
 NO_ENGINE: Final = ""
 """Engine label of requests that were never placed at a worker."""
+_REFUSED: Final = (ErrorCode.OVERLOADED, ErrorCode.RATE_LIMIT_EXCEEDED)
 KEPT_S: Final = 900.0
 """Figures of a worker that is gone are reported for so long."""
 _DISTRIBUTIONS: Final = {
@@ -152,7 +153,7 @@ class RequestMetrics:
         if isinstance(end, FailRequest):
             is_aborted = end.code is ErrorCode.CANCELLED
             # One that was refused at admission is counted by `baton_admissions`, by its reason.
-            if end.code is not ErrorCode.OVERLOADED or stream.num_sent_tokens:
+            if end.code not in _REFUSED or stream.num_sent_tokens:
                 reason = FinishReason.ABORT if is_aborted else FinishReason.ERROR
                 ends = self._engine(_last_engine(record)).ends
                 ends.update(stream.text.finish_reasons)

@@ -218,7 +218,7 @@ class Router:
         """
         outcome = self.core.pick(self._loop.time(), spec, context, num_open)
         if isinstance(outcome, Refusal):
-            raise RequestError(ErrorCode.OVERLOADED, outcome.message, outcome.retry_after_s)
+            raise RequestError(outcome.code, outcome.message, outcome.retry_after_s)
         if outcome is None:
             return None
         self.share.on_load_changed()

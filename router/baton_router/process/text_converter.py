@@ -47,8 +47,8 @@ class TextConverter:
             InvalidRequestError: a field is out of range; the message names it.
         """
         num_tokens = len(token_ids)
-        if not 1 <= num_tokens <= MAX_TOKENS:
-            raise InvalidRequestError("token_ids", f"{num_tokens} ids", f"1 to {MAX_TOKENS} ids")
+        if num_tokens > MAX_TOKENS:
+            raise InvalidRequestError("token_ids", f"{num_tokens} ids", f"at most {MAX_TOKENS} ids")
         check_token_ids("token_ids", token_ids, self._vocab_size)
         text = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         num_bytes = len(text.encode())

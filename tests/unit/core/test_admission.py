@@ -49,11 +49,15 @@ def finish(client: Client, request_id: str, *, now: float, worker_id: str = "m")
     return names(client.says(worker_id, said, now=now))
 
 
-def refusal(client: Client) -> FailRequest:
+def refusal(client: Client, code: ErrorCode = ErrorCode.OVERLOADED) -> FailRequest:
     end = client.ends[-1]
     assert isinstance(end, FailRequest)
-    assert end.code is ErrorCode.OVERLOADED
+    assert end.code is code
     return end
+
+
+def rate_refusal(client: Client) -> FailRequest:
+    return refusal(client, ErrorCode.RATE_LIMIT_EXCEEDED)
 
 
 # --- the line ---
@@ -308,8 +312,8 @@ def test_a_tenants_rate_is_limited_and_the_others_are_not() -> None:
     for name in ("a1", "a2", "a3", "b1"):
         client.submit(name, context=of(name[0]))
     text = "requests per minute of this key are at their limit of 2; there is room in 30 s"
-    assert (refusal(client).request_id, refusal(client).message) == ("a3", text)
-    assert refusal(client).retry_after_s == pytest.approx(30.0)
+    assert (rate_refusal(client).request_id, rate_refusal(client).message) == ("a3", text)
+    assert rate_refusal(client).retry_after_s == pytest.approx(30.0)
     assert names(client.submit("a4", now=30.0, context=of("a"))) == ["a4"]
     assert client.core.admission.num_by_outcome[AdmissionOutcome.REQUEST_RATE] == 1
 
@@ -320,11 +324,11 @@ def test_a_call_fits_as_a_whole_or_passes_where_nothing_is_used() -> None:
     assert not client.ends
     submit_call(client, "b", 3)
     text = "requests per minute of this key are at their limit of 6; there is room in 10 s"
-    assert (refusal(client).request_id, refusal(client).message) == ("b0", text)
+    assert (rate_refusal(client).request_id, rate_refusal(client).message) == ("b0", text)
     submit_call(client, "c", 7, now=40.0)
     assert [end.request_id for end in client.ends] == ["b0"], "the refused call used nothing"
     client.submit("d", now=50.0)
-    assert refusal(client).message.endswith("there is room in 10 s")
+    assert rate_refusal(client).message.endswith("there is room in 10 s")
 
 
 def submit_call(client: Client, name: str, size: int, *, now: float = 0.0) -> None:
@@ -341,7 +345,7 @@ def test_tokens_are_charged_as_expected_and_then_as_they_were() -> None:
     client = make_client("m", max_num_seqs=99, rate_limit=RateLimit(tokens=40))
     client.submit("a", prompt=8, max_tokens=30)
     client.submit("b", prompt=8, max_tokens=30)
-    assert refusal(client).request_id == "b"
+    assert rate_refusal(client).request_id == "b"
     assert client.core.admission.num_by_outcome[AdmissionOutcome.TOKEN_RATE] == 1
     finish(client, "a", now=0.0)
     client.submit("c", prompt=8, max_tokens=22)

@@ -124,16 +124,19 @@ def test_each_request_is_counted_once_in_the_window_and_in_all_unless_its_client
     assert (window.num_finished, requests.num_finished_requests, ended.num_finished) == (1, 1, 1)
 
 
-def test_a_refusal_is_no_sequence_that_ended_in_an_error(tmp_path: Path, unfinished: ClientStream) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.OVERLOADED, ErrorCode.RATE_LIMIT_EXCEEDED])
+def test_a_refusal_is_no_sequence_that_ended_in_an_error(
+    code: ErrorCode, tmp_path: Path, unfinished: ClientStream
+) -> None:
     requests = RequestMetrics()
     refused = ClientStream(
         AcceptedRequest(spec=make_request()), make_tokenizer(tmp_path), max_waiting_events=8
     )
-    overloaded = replace(FAILED, code=ErrorCode.OVERLOADED)
-    requests.on_ended(NOW, refused, overloaded, None)
+    refusal = replace(FAILED, code=code)
+    requests.on_ended(NOW, refused, refusal, None)
     assert requests.ended().num_failed == 1
     assert not samples_of(requests)
-    requests.on_ended(NOW, unfinished, overloaded, None)  # after its first token
+    requests.on_ended(NOW, unfinished, refusal, None)  # after its first token
     assert samples_of(requests)["vllm:request_success_total", "", "error"] == 1
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from baton_core.errors import ErrorCode
+
 MAX_RETRY_AFTER_S: Final = 60.0
 """Maximum of the Retry-After that a client gets."""
 
@@ -31,6 +33,9 @@ class AdmissionOutcome(StrEnum):
     """Every worker takes too long for a token."""
 
 
+_RATES: Final = (AdmissionOutcome.REQUEST_RATE, AdmissionOutcome.TOKEN_RATE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """The refusal of a new or a waiting request."""
@@ -39,6 +44,11 @@ class Refusal:
     message: str
     retry_after_s: float | None = None
     """Time until a retry may succeed; None where it is not known."""
+
+    @property
+    def code(self) -> ErrorCode:
+        """The code of its error: the limits of a key have one of their own."""
+        return ErrorCode.RATE_LIMIT_EXCEEDED if self.outcome in _RATES else ErrorCode.OVERLOADED
 
 
 def retry_after(wait_s: float | None) -> float | None:

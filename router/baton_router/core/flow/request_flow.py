@@ -205,7 +205,7 @@ class RequestFlow:
 
     def refuse(self, now: float, refusal: Refusal) -> list[RouterEffect]:
         """End a request that waits and cannot be served in time."""
-        return self.fail(now, ErrorCode.OVERLOADED, refusal.message, refusal.retry_after_s)
+        return self.fail(now, refusal.code, refusal.message, refusal.retry_after_s)
 
     def fail(
         self, now: float, code: ErrorCode, message: str, retry_after_s: float | None = None

@@ -235,9 +235,9 @@ class RouterCore:
         record = open_record(now, spec, event.context, event.phases)
         self.log.open(record)
         if (refusal := self._examine(now, event)) is not None:
-            record.fail(now, 0, ErrorCode.OVERLOADED, refusal.message)
+            record.fail(now, 0, refusal.code, refusal.message)
             self.log.close(spec.request_id)
-            return [_refusal(spec.request_id, ErrorCode.OVERLOADED, refusal.message, refusal.retry_after_s)]
+            return [_refusal(spec.request_id, refusal.code, refusal.message, refusal.retry_after_s)]
         limits = replace(self._config.limits, timeout_s=event.timeout_s)
         gate = self.admission.take(now, spec, event.context)
         flow = RequestFlow(now, spec, limits=limits, fleet=self.fleet, gate=gate, record=record)

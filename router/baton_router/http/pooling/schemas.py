@@ -88,11 +88,23 @@ class ClassifyRequest(PromptFields, kw_only=True):
     """Texts to classify."""
 
 
-class TextItem(Fields, kw_only=True):
-    """A text as an object."""
+class InputContent(Fields, kw_only=True):
+    """A part of an input."""
 
-    text: str
+    type: str
+    """text; others are refused."""
+    text: str | None = None
     """The text."""
+
+
+class TextItem(Fields, kw_only=True):
+    """A text as an object: one of `text` and `content`."""
+
+    text: str | None = None
+    """The text."""
+    content: list[InputContent] | None = None
+    """Parts of the text, which are joined with line breaks; each is a text of its own where the object stands
+    for the whole field."""
 
 
 Texts = str | TextItem | list[str | TextItem]
@@ -147,15 +159,6 @@ class RerankRequest(PairFields, kw_only=True):
     """Ignored: documents are texts."""
     max_chunks_per_doc: Any = None
     """Ignored: a document is read whole."""
-
-
-class InputContent(Fields, kw_only=True):
-    """A part of an input."""
-
-    type: str
-    """text; others are refused."""
-    text: str | None = None
-    """The text."""
 
 
 class EmbedInput(Fields, kw_only=True):

@@ -142,8 +142,8 @@ async def rerank(call: Call[RerankRequest]) -> RerankReply:
         raise InvalidRequestError("top_n", body.top_n, "an integer of at least 0; 0 means all")
     if body.documents == []:
         raise InvalidRequestError("documents", [], "at least one document")
-    documents = _listed(body.documents)
-    query = _Texts("query", [_text(body.query)])
+    documents = texts_of("documents", body.documents)
+    query = _Texts("query", [_text("query", body.query)])
     scores, ends = await _score_pairs(call, body, query, _Texts("documents", documents))
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     has_documents = body.return_documents is not False
@@ -249,12 +249,39 @@ def _texts(body: ScoreRequest, names: Sequence[str]) -> _Texts:
     if len(given) != 1:
         raise InvalidRequestError(names[0], ", ".join(given) or None, f"one of {', '.join(names)}")
     ((name, texts),) = given.items()
-    return _Texts(name, _listed(texts))
+    return _Texts(name, texts_of(name, texts))
 
 
-def _listed(given: Texts) -> list[str]:
-    return [_text(one) for one in (given if isinstance(given, list) else [given])]
+def texts_of(field: str, given: Texts) -> list[str]:
+    """Return the texts of a field; each part of one object is a text of its own, as vLLM has it.
+
+    Raises:
+        InvalidRequestError: an object has no text; the message names its place.
+    """
+    if isinstance(given, list):
+        return [_text(f"{field}[{index}]", one) for index, one in enumerate(given)]
+    if isinstance(given, TextItem) and given.text is None:
+        return _parts(field, given)
+    return [_text(field, given)]
 
 
-def _text(given: str | TextItem) -> str:
-    return given if isinstance(given, str) else given.text
+def _text(name: str, given: str | TextItem) -> str:
+    if isinstance(given, str):
+        return given
+    return "\n".join(_parts(name, given))
+
+
+def _parts(name: str, given: TextItem) -> list[str]:
+    if (given.text is None) == (given.content is None):
+        raise InvalidRequestError(f"{name}.text", given.text, "a text, or parts of one as content")
+    if given.content is None:
+        return [given.text or ""]
+    for index, part in enumerate(given.content):
+        if part.type != "text":
+            allowed = "text: this router serves models of text"
+            raise InvalidRequestError(f"{name}.content[{index}].type", part.type, allowed)
+        if part.text is None:
+            raise InvalidRequestError(f"{name}.content[{index}].text", None, "a text")
+    if not given.content:
+        raise InvalidRequestError(f"{name}.content", [], "at least one part")
+    return [part.text or "" for part in given.content]
