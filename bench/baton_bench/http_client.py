@@ -23,6 +23,10 @@ KEPT_S: Final = 4.0
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
+class RedirectError(ValueError):
+    """An answer that leads elsewhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """The address of a server, and the path before its routes."""
@@ -90,7 +94,8 @@ class HttpClient:
 
         Raises:
             OSError: the server cannot be reached, or breaks off.
-            ValueError: it does not speak HTTP, or redirects, or `on_body` raised it.
+            RedirectError: it redirects.
+            ValueError: it does not speak HTTP, or `on_body` raised it.
         """
         now_s = asyncio.get_running_loop().time
         url = URL(f"{self._origin.url}{path}", encoded=True)
@@ -100,7 +105,7 @@ class HttpClient:
             ) as response:
                 if response.status in _REDIRECTS:
                     place = response.headers.get("Location", "no address")
-                    raise ValueError(f"HTTP {response.status}: the server redirects to {place}")
+                    raise RedirectError(f"HTTP {response.status}: the server redirects to {place}")
                 async for piece in response.content.iter_any():
                     on_body(piece, now_s())
                 return response.status

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from baton_bench.http_client import HttpClient
-from baton_core.errors import InvalidConfigError, shown_briefly
+from baton_bench.http_client import HttpClient, RedirectError
+from baton_core.errors import ErrorCode, InvalidConfigError, RequestError, shown_briefly
 from baton_router.batches.batch_run import Ask
 from baton_router.batches.partial_results import read_lines
 
@@ -69,12 +69,16 @@ def digest_of(path: Path) -> str:
 
 
 def asking(client: HttpClient) -> Ask:
-    """Return what sends the requests of a batch to a client's server."""
+    """Return what sends the requests of a batch to a client's server; one that redirects ends the batch."""
 
     async def ask(url: str, content: bytes, request_id: str) -> tuple[int, bytes]:
         whole = bytearray()
         headers = {"x-request-id": request_id}
-        status = await client.request("POST", url, content, lambda piece, _: whole.extend(piece), headers)
+        try:
+            status = await client.request("POST", url, content, lambda piece, _: whole.extend(piece), headers)
+        except RedirectError as error:
+            text = f"{error}; allowed: the --url of a server that answers {url} itself"
+            raise RequestError(ErrorCode.INVALID_REQUEST, text) from None
         return status, bytes(whole)
 
     return ask

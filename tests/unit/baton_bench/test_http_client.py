@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from baton_bench.http_client import HttpClient, Origin
+from baton_bench.http_client import HttpClient, Origin, RedirectError
 from baton_core.errors import InvalidConfigError
 from tests.unit.baton_bench.scripted_server import EVENTS, answer, chunk, serving, sized
 
@@ -87,7 +87,7 @@ async def test_a_redirect_is_told_and_not_followed() -> None:
         writer.write(answer(b"", "Location: https://h/v1/x", "Content-Length: 0", status="302 Found"))
 
     async with serving(redirect) as (server, client):
-        with pytest.raises(ValueError, match=r"^HTTP 302: the server redirects to https://h/v1/x$"):
+        with pytest.raises(RedirectError, match=r"^HTTP 302: the server redirects to https://h/v1/x$"):
             await post(client)
     assert len(server.requests) == 1
 

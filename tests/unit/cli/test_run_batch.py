@@ -211,6 +211,16 @@ async def test_a_lost_server_ends_the_run_and_its_requests_have_no_result(tmp_pa
         assert not results.done
 
 
+async def test_a_server_that_redirects_ends_the_run_at_once(tmp_path: Path) -> None:
+    lines = tmp_path / "in"
+    lines.write_bytes(prompts(a=[307]))
+    with serving() as server, PartialResults(tmp_path / "out") as results:
+        with pytest.raises(RequestError, match=r"^HTTP 307: the server redirects to .*; allowed: the --url"):
+            await run(server.address, lines, results, (60.0,))
+        assert not results.done
+    assert len(server.seen) == 1
+
+
 def test_files_behind_urls_and_requests_of_low_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
