@@ -67,6 +67,12 @@ def test_a_conversation_of_an_empty_system_message_has_one_message() -> None:
     assert conversation(said(("system", "")), system="") == [("system", "")]
 
 
+@pytest.mark.parametrize(("last", "continues"), [("assistant", True), ("system", None), ("user", None)])
+def test_only_a_last_message_of_the_assistant_is_continued(last: str, continues: bool | None) -> None:
+    body = msgspec.convert({"messages": said(("user", "A"), ("assistant", "B"), (last, ""))}, CountRequest)
+    assert as_chat(body, has_reasoning=False).continue_final_message is continues
+
+
 def test_a_reference_to_a_tool_is_read_as_its_name() -> None:
     found = [{"type": "tool_reference", "tool_name": name} for name in ("WebFetch", "Grep")]
     result = {"type": "tool_result", "tool_use_id": "t", "content": found}

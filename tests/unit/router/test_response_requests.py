@@ -148,6 +148,23 @@ def test_calls_of_namespaces_and_custom_tools_are_those_of_functions() -> None:
     ]
 
 
+def test_calls_of_a_local_shell_are_those_of_a_function_and_their_results_have_ids() -> None:
+    action = {"type": "exec", "command": ["ls"], "env": {}}
+    shell = {"type": "local_shell_call", "id": "lsh_1", "call_id": "a", "status": "completed"}
+    read = messages_of(
+        {"role": "user", "content": "x"},
+        {**shell, "action": action},
+        {"type": "local_shell_call_output", "id": "a", "output": '{"stdout": "f"}'},
+    )
+    called = {"name": "local_shell", "arguments": '{"type": "exec", "command": ["ls"], "env": {}}'}
+    assert read[1:] == [
+        {"role": "assistant", "tool_calls": [{"function": called, "id": "a"}]},
+        {"role": "tool", "content": '{"stdout": "f"}', "tool_call_id": "a"},
+    ]
+    with pytest.raises(InvalidRequestError, match=r"input\[0\].action is None; allowed: an object"):
+        messages_of(shell)
+
+
 @pytest.mark.parametrize(
     "metadata", [{str(number): "x" for number in range(17)}, {"x" * 65: "x"}, {"x": "x" * 513}]
 )

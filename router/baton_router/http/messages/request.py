@@ -69,7 +69,7 @@ def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
     """
     refuse_fields(body, _REFUSED)
     messages = _conversation(body)
-    continues = bool(messages) and messages[-1].role == "assistant"
+    continues = bool(body.messages) and body.messages[-1].role == "assistant"
     chat = ChatRequest(
         messages=messages,
         model=body.model,

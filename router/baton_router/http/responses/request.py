@@ -58,8 +58,8 @@ _SAME: Final = (
 """Fields that mean what those of chats mean."""
 _TEXTS: Final = ("input_text", "output_text", "text")
 _REASONING: Final = ("reasoning_text", "summary_text")
-_CALLS: Final = ("function_call", "custom_tool_call")
-_RESULTS: Final = ("function_call_output", "custom_tool_call_output")
+_CALLS: Final = ("function_call", "custom_tool_call", "local_shell_call")
+_RESULTS: Final = tuple(f"{call}_output" for call in _CALLS)
 _SKIPPED: Final = ("web_search_call",)
 """Kinds of items that have no text for the model."""
 
@@ -181,13 +181,7 @@ def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
     """Add an item to an earlier reply."""
     match item.kind:
         case kind if kind in _CALLS:
-            function = CalledFunction(
-                name=flat_name(item.namespace, _given(name, "name", item.name)),
-                arguments=_given(name, "arguments", item.arguments)
-                if kind == "function_call"
-                else json.dumps({"input": _given(name, "input", item.input)}),
-            )
-            call = ToolCallOfMessage(function=function, id=_given(name, "call_id", item.call_id))
+            call = ToolCallOfMessage(function=_called(name, item), id=_call_id(name, item))
             message.tool_calls = message.tool_calls or []
             message.tool_calls.append(call)
         case "reasoning":
@@ -199,6 +193,28 @@ def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
             raise _unknown(name, item)
 
 
+def _called(name: str, item: InputItem) -> CalledFunction:
+    """Return what an item calls, as a function: the model knows no other calls."""
+    match item.kind:
+        case "local_shell_call":
+            if item.action is None:
+                raise InvalidRequestError(f"{name}.action", None, "an object: the item's type needs it")
+            return CalledFunction(name="local_shell", arguments=json.dumps(item.action))
+        case "custom_tool_call":
+            arguments = json.dumps({"input": _given(name, "input", item.input)})
+        case _:
+            arguments = _given(name, "arguments", item.arguments)
+    return CalledFunction(
+        name=flat_name(item.namespace, _given(name, "name", item.name)), arguments=arguments
+    )
+
+
+def _call_id(name: str, item: InputItem) -> str:
+    """Return the name of a call; results of a local shell have it as their id."""
+    own_id = item.id if item.kind.startswith("local_shell") else None
+    return _given(name, "call_id", item.call_id or own_id)
+
+
 def _message(name: str, item: InputItem) -> ChatMessage:
     match item.kind:
         case "message":
@@ -208,14 +224,15 @@ def _message(name: str, item: InputItem) -> ChatMessage:
             if item.output is None:
                 raise InvalidRequestError(f"{name}.output", None, "text, or parts of it")
             output = _text_of(f"{name}.output", item.output, _TEXTS)
-            return ChatMessage(
-                role="tool", tool_call_id=_given(name, "call_id", item.call_id), content=output
-            )
+            return ChatMessage(role="tool", tool_call_id=_call_id(name, item), content=output)
         case _:
             raise _unknown(name, item)
 
 
 def _unknown(name: str, item: InputItem) -> InvalidRequestError:
+    if item.kind == "compaction":
+        allowed = "the items that it stands for: only the server that made it can read it"
+        return InvalidRequestError(f"{name}.type", item.kind, allowed)
     allowed = ("message", "reasoning", *_CALLS, *_RESULTS, "item_reference", *_SKIPPED)
     return InvalidRequestError(f"{name}.type", item.kind, ", ".join(allowed))
 

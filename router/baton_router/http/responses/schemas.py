@@ -34,8 +34,8 @@ class InputItem(Fields, kw_only=True):
     """An item of the conversation; its type says which fields it has."""
 
     type: str | None = "message"
-    """The kind: message, reasoning, function_call, function_call_output, their custom_tool_call and
-    custom_tool_call_output, item_reference, or web_search_call, which is ignored; others are refused."""
+    """The kind: message, reasoning, function_call, custom_tool_call, local_shell_call, each of these three
+    with `_output`, item_reference, or web_search_call, which is ignored; others are refused."""
     id: str | None = None
     """The name of the item; of a reference that of an item of a stored response's output."""
     status: str | None = None
@@ -54,6 +54,8 @@ class InputItem(Fields, kw_only=True):
     """Its arguments, as JSON text."""
     input: str | None = None
     """The text that a custom tool is called with."""
+    action: dict[str, Any] | None = None
+    """The command of a local_shell_call, which the model gets as a call of local_shell."""
     output: str | list[ContentPart] | None = None
     """The result of a call: text, or parts of it."""
     summary: list[ContentPart] | None = None
