@@ -264,10 +264,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),
     ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
     ({"background": True, "store": False}, "beside --router-processes over 1 there is --redis"),
-    (
-        {"input": [{"type": "compaction", "id": "x"}]},
-        "input[0].type is 'compaction'; allowed: the items that it",
-    ),
+    ({"input": [{"type": "compaction", "id": "x"}]}, "'compaction'; allowed: the items that it stands for"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         "input[0].content[0].type is 'input_image'; allowed: input_text, output_text, text, refusal: this",

@@ -232,9 +232,10 @@ def _message(name: str, item: InputItem) -> ChatMessage:
 def _unknown(name: str, item: InputItem) -> InvalidRequestError:
     if item.kind == "compaction":
         allowed = "the items that it stands for: only the server that made it can read it"
-        return InvalidRequestError(f"{name}.type", item.kind, allowed)
-    allowed = ("message", "reasoning", *_CALLS, *_RESULTS, "item_reference", *_SKIPPED)
-    return InvalidRequestError(f"{name}.type", item.kind, ", ".join(allowed))
+    else:
+        kinds = ("message", "reasoning", *_CALLS, *_RESULTS, "item_reference", *_SKIPPED)
+        allowed = ", ".join(kinds)
+    return InvalidRequestError(f"{name}.type", item.kind, allowed)
 
 
 def _given(name: str, field: str, value: str | None) -> str:
