@@ -56,6 +56,8 @@ class EngineSettings:
     """Plan a step while the one before it runs; None: on a GPU."""
     config_overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values that come before those of config.json."""
+    disable_sliding_window: bool = False
+    """Have sequences no longer than the model's sliding window, and no window."""
     share_weights: bool = False
     """Have one copy of the weights for all processes of this machine that have the same, on CPUs."""
     has_dummy_weights: bool = False

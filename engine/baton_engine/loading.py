@@ -302,7 +302,8 @@ def make_bank(
 
 def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, PoolingPlan | None]:
     """Read the model's configuration and how it pools; None where it generates."""
-    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    longest, unwindowed = settings.kv_cache.max_model_len, settings.disable_sliding_window
+    config = read_model_config(folder, longest, settings.config_overrides, disable_sliding_window=unwindowed)
     fields = read_model_fields(folder, settings.config_overrides)
     pooling = find_pooling(folder, fields, config, settings.runner, settings.pooling)
     if pooling is not None:

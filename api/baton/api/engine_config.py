@@ -45,7 +45,12 @@ def engine_config(
     """
     local = local or with_local_folders(args)
     overrides = local.hf_overrides or {}
-    config = read_model_config(Path(local.model), args.max_model_len, overrides)
+    config = read_model_config(
+        Path(local.model),
+        args.max_model_len,
+        overrides,
+        disable_sliding_window=args.disable_sliding_window,
+    )
     device = resolve_device(args.device)
     longest = max_model_len or args.max_model_len or config.max_position_embeddings
     model_config = ModelConfig.of(

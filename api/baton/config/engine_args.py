@@ -164,6 +164,9 @@ class EngineArgs(
         unset=("auto", -1),
         suffixes=COUNT,
     )
+    disable_sliding_window: bool = arg(
+        bool, False, "no sliding window, and sequences no longer than it: all layers see all their tokens"
+    )
     max_num_seqs: int = arg(int, 128, "sequences that run at once", Range(1, 65_536))
     max_num_batched_tokens: int = arg(int, 2048, "token budget of a step", POSITIVE, suffixes=COUNT)
     scheduling_policy: str = arg(

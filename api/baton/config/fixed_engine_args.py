@@ -117,7 +117,7 @@ _GROUPS: Final = (
     _group(
         "it would change what the model computes; hf_overrides changes values of config.json",
         unset="rope_scaling rope_theta model_class_overrides override_attention_dtype engram_config",
-        off="disable_sliding_window use_fp64_gumbel enable_bf16x3_router_gemm",
+        off="use_fp64_gumbel enable_bf16x3_router_gemm",
         config_format="auto",
     ),
     _group(

@@ -53,6 +53,7 @@ class ModelConfig(ConfigPart):
     max_position_embeddings: int
     quantization: str | None
     enforce_eager: bool
+    disable_sliding_window: bool
     max_logprobs: int
     logprobs_mode: str
     logits_processors: Sequence[Any]

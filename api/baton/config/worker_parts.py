@@ -62,6 +62,7 @@ def worker_settings(
         logits_processors=applied_names(args.logits_processors),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
+        disable_sliding_window=args.disable_sliding_window,
         has_dummy_weights=args.load_format == "dummy",
         adapters=adapter_settings(args),
         runner=args.runner,

@@ -142,6 +142,7 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
             parallel=ParallelSizes(),
             logits_processors=(),
             config_overrides={},
+            disable_sliding_window=False,
             runner="generate",
             adapters=None,
         ),

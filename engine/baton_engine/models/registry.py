@@ -24,6 +24,7 @@ from baton_engine.models.encoder_config import EncoderConfig
 from baton_engine.models.learned_positions import LearnedPositionsDecoder
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
+from baton_engine.models.sliding_windows import without_windows
 from baton_engine.models.transformers_config import TransformersConfig, read_transformers_config
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import LayerKernels
@@ -135,17 +136,28 @@ def _require_interface(architecture: str, model: Any) -> None:
 
 
 def read_model_config(
-    folder: Path, max_model_len: int | None = None, overrides: Mapping[str, Any] = MappingProxyType({})
+    folder: Path,
+    max_model_len: int | None = None,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    disable_sliding_window: bool = False,
 ) -> ModelConfig:
     """Read and check a model folder's configuration.
 
     `max_model_len` is the longest sequence that the operator asks for; None takes the model's. `overrides`
-    come before the values of config.json.
+    come before the values of config.json. With `disable_sliding_window` no layer has a window, and the
+    longest sequence is as long as the least of them.
 
     Raises:
         InvalidModelError: a file or key is missing, or a value is of the wrong type, contradicts another or
             asks for what the engine does not implement.
+        InvalidConfigError: as `without_windows`.
     """
+    config = _read_whole(folder, max_model_len, overrides)
+    return without_windows(config, max_model_len) if disable_sliding_window else config
+
+
+def _read_whole(folder: Path, max_model_len: int | None, overrides: Mapping[str, Any]) -> ModelConfig:
     fields = read_model_fields(folder, overrides)
     architecture = read_architecture(fields)
     family = ModelRegistry.find(architecture)

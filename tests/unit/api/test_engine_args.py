@@ -68,6 +68,7 @@ GIVEN: dict[str, Any] = {
     "block_size": 16,
     "enable_prefix_caching": False,
     "max_model_len": 4096,
+    "disable_sliding_window": True,
     "max_num_seqs": 7,
     "max_num_batched_tokens": 512,
     "scheduling_policy": "priority",
@@ -395,6 +396,5 @@ def test_a_revision_is_fetched_once_for_router_and_workers(
     settle(args)
     assert asked == [("some/model", "v1", "/cache", "t")]
     assert not [flag for flag in worker_flags(args, num_workers=1) if "hf-token" in flag]
-    assert worker_flags(args, num_workers=1)[0] == str(tmp_path)
-    assert router_flags(args)[0] == str(tmp_path)
+    assert worker_flags(args, num_workers=1)[0] == router_flags(args)[0] == str(tmp_path)
     assert "--served-model-name=some/model" in router_flags(args)

@@ -84,7 +84,12 @@ class RankGroup:
     ) -> None:
         sizes = settings.parallel
         folder = resolve_model(settings.model)
-        config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+        config = read_model_config(
+            folder,
+            settings.kv_cache.max_model_len,
+            settings.config_overrides,
+            disable_sliding_window=settings.disable_sliding_window,
+        )
         require_divisible(config, sizes)
         if transfers is not None:
             require_separable(config.kv_spec(settings.block_size, "float32"), sizes)
