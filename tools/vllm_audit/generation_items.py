@@ -72,6 +72,9 @@ def _tokenization() -> None:
         tokenization_kwargs={"truncate_prompt_tokens": 2},
     )[0]
     expect(list(output.prompt_token_ids) == _ids()[-2:], "the prompt is not cut to its end")
+    options = {"truncation": True, "max_length": 2, "truncation_side": "right"}
+    output = llm().generate(PROMPT, _ONE, use_tqdm=False, tokenization_kwargs=options)[0]
+    expect(list(output.prompt_token_ids) == _ids()[:2], "the prompt is not cut as Transformers cuts it")
 
 
 def _unknown_tokenization() -> object:

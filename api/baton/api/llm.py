@@ -106,7 +106,7 @@ class LLM(LLMOperations, PoolingMethods):
             lora_request: the adapter for all prompts, or one, or None, for each.
             priority: one for each prompt, lower values first, under the scheduling policy `priority`; under
                 another it counts for nothing.
-            tokenization_kwargs: `truncate_prompt_tokens` and `add_special_tokens`.
+            tokenization_kwargs: the fields of `TokenizationOptions`, by name.
 
         Returns:
             One output per prompt, in their order.

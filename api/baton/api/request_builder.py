@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from random import Random
@@ -12,6 +12,7 @@ from baton.api.output_builder import OutputBuilder
 from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.api.prompts import PromptParts, read_prompt
 from baton.api.refused import refuse_unsupported
+from baton.api.tokenization_options import read_tokenization
 from baton.inputs import PromptType
 from baton.lora import KnownAdapters, LoRARequest
 from baton.pooling_params import PoolingParams
@@ -33,10 +34,6 @@ from baton_router.text.tokenization import Tokenizer
 
 _SEED_BITS: Final = 63
 _PARAMS: Final = tuple(field.name for field in fields(sampling_params.SamplingParams))
-_TOKENIZATION: Final = ("truncate_prompt_tokens", "add_special_tokens")
-_POOLED_TOKENIZATION: Final = (*_TOKENIZATION, "truncation_side")
-_UNSET_TOKENIZATION: Final = ("truncation", "max_length", "padding", "return_tensors")
-"""Options of Transformers' tokenizers that may be given as None or False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,7 @@ class RequestOptions:
     arrival_s: float | None = None
     """Wall clock; None is now."""
     tokenization: Mapping[str, Any] | None = None
-    """`truncate_prompt_tokens` and `add_special_tokens`; `truncation_side` where something is pooled."""
+    """The fields of `TokenizationOptions`, by name."""
     lora_request: LoRARequest | None = None
     traceparent: str = ""
     """W3C trace context of the caller; empty without one."""
@@ -127,19 +124,26 @@ class RequestBuilder:
             return self._build_pooled(prompt, params, options, max_model_len, pooling)
         if isinstance(prompt, TextPair):
             raise InvalidRequestError("prompt", "a pair of texts", "one text, to generate from")
-        tokenization = _read_tokenization(options.tokenization)
-        parts = self._parts(prompt, tokenization)
+        tokenization = read_tokenization(options.tokenization)
+        if isinstance(prompt, Conversation) and tokenization.add_special_tokens is None:
+            tokenization = replace(tokenization, add_special_tokens=False)  # its template writes them
+        parts = self._parts(prompt)
         text, cache_salt = parts.text, parts.cache_salt
         given = parts.embeds or parts.token_ids
         if given is None and not self._takes_text:
             raise InvalidRequestError("prompt", prompt, "token ids, for skip_tokenizer_init is True")
+        sampling = self._given(self.default_params if params is None else params)
+        most, room = max_model_len - 1, max(max_model_len - (sampling["max_tokens"] or 1), 1)
         request = GenerationRequest(
-            prompt=given if given is not None else text or "",
-            sampling=self._given(self.default_params if params is None else params),
+            prompt=tokenization.cut(
+                given if given is not None else text or "", self.tokenizer, most=most, room=room
+            ),
+            sampling=sampling,
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
             priority=options.priority,
-            **tokenization,
+            add_special_tokens=tokenization.add_special_tokens,
+            truncate_prompt_tokens=tokenization.truncate_prompt_tokens,
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
         if self._processors is not None:
@@ -163,8 +167,7 @@ class RequestBuilder:
         if isinstance(params, SamplingParams):
             check_runner(pooling, None)
         refuse_unsupported(lora_request=options.lora_request)
-        tokenization = _read_tokenization(options.tokenization, _POOLED_TOKENIZATION)
-        side = tokenization.pop("truncation_side", None)
+        tokenization = read_tokenization(options.tokenization, is_pooled=True)
         cache_salt, type_one_from = "", None
         read: TextPair | AnyPrompt
         if isinstance(prompt, TextPair | Conversation):
@@ -179,19 +182,20 @@ class RequestBuilder:
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
             priority=options.priority,
-            pooling=own.request(pooling, type_one_from, side),
-            **tokenization,
+            pooling=own.request(pooling, type_one_from, tokenization.truncation_side),
+            add_special_tokens=tokenization.add_special_tokens,
+            truncate_prompt_tokens=tokenization.pooled_limit(max_model_len),
         )
-        spec = self._reader.read(request, max_model_len=max_model_len, pooling=pooling)
+        with tokenization.naming_limit():
+            spec = self._reader.read(request, max_model_len=max_model_len, pooling=pooling)
         return PooledOutputBuilder(replace(spec, traceparent=options.traceparent))
 
-    def _parts(self, prompt: PromptType | Conversation, tokenization: dict[str, Any]) -> PromptParts:
+    def _parts(self, prompt: PromptType | Conversation) -> PromptParts:
         if not isinstance(prompt, Conversation):
             return read_prompt(prompt)
         if has_embeds(prompt):
             embeds = partial(self.tokenizer.encode_embedded, prompt)
             return PromptParts(text=None, token_ids=None, embeds=EmbedsPrompt(embeds))
-        tokenization.setdefault("add_special_tokens", False)
         return PromptParts(text=self.tokenizer.render_chat(prompt), token_ids=None)
 
     def _given(self, params: SamplingParams) -> dict[str, Any]:
@@ -212,16 +216,3 @@ class RequestBuilder:
 
     def _decode_token(self, token_id: int) -> str:
         return self.tokenizer.decode((token_id,), skip_special_tokens=False)
-
-
-def _read_tokenization(
-    given: Mapping[str, Any] | None, known: Sequence[str] = _TOKENIZATION
-) -> dict[str, Any]:
-    """Return those that ask for something; Transformers' own defaults ask for nothing."""
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidRequestError("tokenization_kwargs", given, f"a dictionary of {', '.join(known)}")
-    for name, value in (given or {}).items():
-        if name not in known and not (name in _UNSET_TOKENIZATION and value in (None, False)):
-            allowed = f"{', '.join(known)}; a prompt is tokenized whole before it is cut"
-            raise InvalidRequestError("tokenization_kwargs", name, allowed)
-    return {name: value for name, value in (given or {}).items() if name in known}
