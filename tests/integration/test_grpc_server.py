@@ -12,8 +12,9 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_proto.v1 import baton_pb2, baton_pb2_grpc
@@ -210,21 +211,31 @@ async def test_what_is_no_message_is_the_clients_error(method: str, garbage: byt
         assert caught.value.details().startswith(expected)
 
 
-async def test_the_server_describes_its_services() -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_the_server_describes_its_services(version: str) -> None:
+    package = f"grpc.reflection.{version}"
+    asked = (
+        {"list_services": ""},
+        {"file_containing_symbol": "baton.v1.Baton"},
+        {"file_containing_symbol": f"{package}.ServerReflection"},
+        {"file_containing_symbol": "no.such.Service"},
+    )
     async with connected() as (_, channel):
-        request = reflection_pb2.ServerReflectionRequest
-        asked = [
-            request(list_services=""),
-            request(file_containing_symbol="baton.v1.Baton"),
-            request(file_containing_symbol="no.such.Service"),
+        call = channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
+        requests = [reflection_pb2.ServerReflectionRequest(**one).SerializeToString() for one in asked]
+        replies = [
+            reflection_pb2.ServerReflectionResponse.FromString(reply) async for reply in call(iter(requests))
         ]
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        listed, described, unknown = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
-        names = {service.name for service in listed.list_services_response.service}
-        assert {"baton.v1.Baton", "grpc.health.v1.Health"} <= names
-        (file,) = described.file_descriptor_response.file_descriptor_proto
-        assert file == baton_pb2.DESCRIPTOR.serialized_pb
-        assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+    listed, described, itself, unknown = replies
+    names = {service.name for service in listed.list_services_response.service}
+    assert {"baton.v1.Baton", "grpc.health.v1.Health", f"{package}.ServerReflection"} <= names
+    (file,) = described.file_descriptor_response.file_descriptor_proto
+    assert FileDescriptorProto.FromString(file) == FileDescriptorProto.FromString(
+        baton_pb2.DESCRIPTOR.serialized_pb
+    )
+    (file,) = itself.file_descriptor_response.file_descriptor_proto
+    assert FileDescriptorProto.FromString(file).package == package
+    assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_a_compressed_request_is_refused_before_it_is_unpacked() -> None:

@@ -56,6 +56,7 @@ async def test_a_client_without_the_proto_file_learns_what_the_router_serves() -
         assert [service.name for service in reply.list_services_response.service] == [
             "baton.v1.Baton",
             "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
         ]
 

@@ -15,7 +15,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
-from grpc_reflection.v1alpha import reflection
 
 from baton_core.errors import (
     STATUS,
@@ -25,6 +24,7 @@ from baton_core.errors import (
     InvalidRequestError,
     retry_after,
 )
+from baton_router.grpc.reflection import add_reflection
 from baton_service.grpc_options import (
     MAX_CONNECTIONS,
     MAX_GRPC_BYTES,
@@ -146,8 +146,7 @@ class GrpcServer:
         """
         self._ready_names += tuple(reflects)
         if reflects:
-            names = (*reflects, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self.server)
+            add_reflection(self.server, (*reflects, health.SERVICE_NAME))
         await self.set_serving(False)
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.server.start()
