@@ -15,6 +15,7 @@ from typing import Any, Final
 
 class ErrorCode(StrEnum):
     INVALID_REQUEST = "invalid_request"
+    ALREADY_EXISTS = "already_exists"
     NOT_FOUND = "not_found"
     OVERLOADED = "overloaded"
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
@@ -38,6 +39,7 @@ class Status:
 
 STATUS: Final[dict[ErrorCode, Status]] = {
     ErrorCode.INVALID_REQUEST: Status("INVALID_ARGUMENT", 400),
+    ErrorCode.ALREADY_EXISTS: Status("ALREADY_EXISTS", 400),
     ErrorCode.NOT_FOUND: Status("NOT_FOUND", 404),
     ErrorCode.OVERLOADED: Status("RESOURCE_EXHAUSTED", 429),
     ErrorCode.RATE_LIMIT_EXCEEDED: Status("RESOURCE_EXHAUSTED", 429),
@@ -124,6 +126,18 @@ def _shown_pieces(value: object) -> Iterator[str]:
             yield end
         case _:
             yield repr(value)
+
+
+class NameTakenError(InvalidRequestError):
+    """A request with the name of a running one.
+
+    Over gRPC it has a status of its own, so that clients that hedge calls can name it as not fatal.
+    """
+
+    code = ErrorCode.ALREADY_EXISTS
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__("request_id", request_id, "a name that no running request has")
 
 
 class ContextLengthError(InvalidRequestError):

@@ -179,7 +179,7 @@ async def test_a_client_that_comes_back_to_its_router_ends_its_other_call() -> N
         call = stub.Generate(request)
         token = (await call.read()).resume_token
         other = ask_text(request_id="r1", seed=1)
-        refusal = ("INVALID_ARGUMENT", "request_id is 'r1'; allowed: a name that no running request has")
+        refusal = ("ALREADY_EXISTS", "request_id is 'r1'; allowed: a name that no running request has")
         assert await error_of(stub.Generate(other)) == refusal
         again = stub.Generate(resumed(request, token, [2]))
         assert (await again.read()).tokens.token_ids[0] == ANSWER[2]

@@ -190,7 +190,7 @@ async def test_a_second_request_of_the_same_name_is_refused_and_the_first_goes_o
         first = stub.Generate(ask())
         await first.read()
         code, details = await error_of(stub.Generate(ask()))
-        assert code == "INVALID_ARGUMENT"
+        assert code == "ALREADY_EXISTS"
         assert details == "request_id is 'r1'; allowed: a name that no running request has"
         assert [(await first.read()).tokens.token_ids for _ in range(2)] == [[t] for t in ANSWER[1:3]]
         assert worker.num_cancels("r1") == 0

@@ -106,7 +106,10 @@ def _failure_of_code(code: ErrorCode, message: str, retry_after_s: int | None) -
     status = STATUS[code]
     if code is ErrorCode.NOT_FOUND:
         return _failure(status.http, "model_not_found", message, param="model")
-    if code is ErrorCode.INVALID_REQUEST and (named := _NAMED.match(message)) is not None:
+    if (
+        code in (ErrorCode.INVALID_REQUEST, ErrorCode.ALREADY_EXISTS)
+        and (named := _NAMED.match(message)) is not None
+    ):
         return _failure(status.http, code, message, param=named[1])
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
     return _failure(status.http, code, message, headers=headers)

@@ -223,7 +223,8 @@ class GenerationService:
         `examined` is as in `Submit`.
 
         Raises:
-            InvalidRequestError: a running request has its name, or its client's resumption does not fit.
+            NameTakenError: a running request has its name.
+            InvalidRequestError: its client's resumption does not fit.
             RequestError: UNAVAILABLE, OVERLOADED, or DEADLINE_EXCEEDED.
         """
         now = asyncio.get_running_loop().time

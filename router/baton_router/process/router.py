@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, NameTakenError, RequestError
 from baton_core.requests.phases import Phase
 from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlResult
@@ -175,12 +175,11 @@ class Router:
         A client that resumes its request here ends the call that it left. `examined` is as in `Submit`.
 
         Raises:
-            InvalidRequestError: a running request has its name.
+            NameTakenError: a running request has its name.
         """
         if (running := self._effects.streams.get(stream.request_id)) is not None:
             if not stream.continues(running):
-                allowed = "a name that no running request has"
-                raise InvalidRequestError("request_id", stream.request_id, allowed)
+                raise NameTakenError(stream.request_id)
             error = RequestError(ErrorCode.CANCELLED, "its client goes on in another call")
             self._take(self._effects.give_up(stream.request_id, error))
         self._effects.streams[stream.request_id] = stream

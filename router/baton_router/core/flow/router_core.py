@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
-from baton_core.errors import ErrorCode
+from baton_core.errors import ErrorCode, NameTakenError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.request_context import RequestContext
@@ -231,7 +231,8 @@ class RouterCore:
     def _submit(self, now: float, event: Submit) -> list[RouterEffect]:
         spec = event.spec
         if spec.request_id in self._flows:
-            return [_refusal(spec.request_id, ErrorCode.INVALID_REQUEST, _DUPLICATE.format(spec.request_id))]
+            taken = NameTakenError(spec.request_id)
+            return [_refusal(spec.request_id, taken.code, str(taken))]
         record = open_record(now, spec, event.context, event.phases)
         self.log.open(record)
         if (refusal := self._examine(now, event)) is not None:
@@ -375,7 +376,6 @@ class RouterCore:
 
 _DISPATCH_EVERY_S: Final = 0.02
 _KEPT: Final = "keeps its room for a request that waits longer"
-_DUPLICATE: Final = "request_id is {!r}; allowed: a name that no running request has"
 
 
 def _refusal(
