@@ -134,6 +134,7 @@ async def test_a_name_of_a_header_may_come_again_while_it_runs_and_one_of_a_body
         assert re.fullmatch(f"{name[:119]}-[0-9a-f]{{8}}", told["request_id"])
         of_body = await client.post(COMPLETIONS, json={"prompt": "x", "request_id": name})
         assert error_of(of_body)[:2] == (400, "request_id")
+        assert of_body.json()["error"]["code"] == "already_exists"
         held.pause(1)
         held.go_on(name)
         assert (await first).json()["id"] == f"cmpl-{name}"

@@ -6,6 +6,7 @@ The package grpcio-reflection has `grpc.reflection.v1alpha` alone, and `grpc.ref
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -22,7 +23,7 @@ _V1: Final = _V1ALPHA.replace("v1alpha", "v1")
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
     """Describe the services (full names), and reflection itself, to those who ask."""
     pool = _pool((*services, _V1ALPHA))
-    servicer = reflection.aio.ReflectionServicer((*services, _V1, _V1ALPHA), pool=pool)
+    servicer = _Servicer((*services, _V1, _V1ALPHA), pool=pool)
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -31,6 +32,15 @@ def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
     )
     methods = {"ServerReflectionInfo": handler}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_V1, methods),))
+
+
+class _Servicer(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """Finds the file of a method, too."""
+
+    def _file_containing_symbol(self, request: Any, symbol: str) -> Any:
+        with suppress(KeyError):  # the pool has files of services, and none of methods
+            symbol = self._pool.FindMethodByName(symbol).containing_service.full_name
+        return super()._file_containing_symbol(request, symbol)
 
 
 def _pool(services: Sequence[str]) -> DescriptorPool:

@@ -11,7 +11,7 @@ from baton_core.requests.request_context import RequestContext
 from baton_router.core.flow.request_log import RequestLog
 from baton_router.core.flow.request_record import MAX_PLACINGS, RequestRecord
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
-from baton_router.core.router_events import ClientGone, Submit, WorkerLeft
+from baton_router.core.router_events import ClientGone, FailRequest, Submit, WorkerLeft
 from tests.builders import make_request
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 
@@ -161,6 +161,11 @@ def test_a_second_request_of_the_same_name_does_not_touch_the_record_of_the_firs
     client.submit()
     record = record_of(client)
     client.submit()
+    assert client.terminal == FailRequest(
+        request_id="r",
+        code=ErrorCode.ALREADY_EXISTS,
+        message="request_id is 'r'; allowed: a name that no running request has",
+    )
     assert record_of(client) is record
     assert record.ended_s is None
 
