@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from baton_core.blocks.block_residency import RESIDENCY_BOUNDS
 from baton_core.distribution import Distribution
 from baton_core.sessions.worker_info import EngineFigures
 from baton_service.exposition import Exposition, Family, Kind
@@ -113,6 +114,11 @@ TOKENS_BY_SOURCE: Final = _vllm(
 )
 PREEMPTIONS: Final = _vllm("num_preemptions", _C, "Sequences whose blocks were taken for others")
 ITERATION_TOKENS: Final = _vllm("iteration_tokens_total", _H, "Tokens that a step computes")
+BLOCK_RESIDENCY: Final = (
+    _vllm("kv_block_lifetime_seconds", _H, "From a KV block's allocation to its eviction; sampled"),
+    _vllm("kv_block_idle_before_evict_seconds", _H, "From its last access to its eviction; sampled"),
+    _vllm("kv_block_reuse_gap_seconds", _H, "Between two accesses to a KV block; sampled"),
+)
 DRAFTS: Final = _vllm("spec_decode_num_drafts", _C, "Drafts that steps verified")
 DRAFT_TOKENS: Final = _vllm("spec_decode_num_draft_tokens", _C, "Tokens of these drafts")
 ACCEPTED_TOKENS: Final = _vllm("spec_decode_num_accepted_tokens", _C, "Drafted tokens that were right")
@@ -136,6 +142,7 @@ REPORTED_FAMILIES: Final = (
     *(NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG, SLEEP_STATE, LORA_REQUESTS),
     *(PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_QUERIES, EXTERNAL_HITS, TOKENS_BY_SOURCE),
     *(PREEMPTIONS, ITERATION_TOKENS, DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
+    *BLOCK_RESIDENCY,
 )
 ENGINE_FAMILIES: Final = (
     *REPORTED_FAMILIES,
@@ -168,6 +175,9 @@ def report_figures(page: Exposition, engine: tuple[str, str], figures: EngineFig
     if len(figures.step_counts) == len(STEP_BOUNDS) + 1:  # a worker of another version may have other bounds
         steps = Distribution.of(STEP_BOUNDS, figures.step_counts, figures.num_step_tokens)
         page.add(ITERATION_TOKENS, steps, *engine)
+    for family, stays in zip(BLOCK_RESIDENCY, figures.block_residency, strict=False):
+        if len(stays.counts) == len(RESIDENCY_BOUNDS) + 1:
+            page.add(family, Distribution.of(RESIDENCY_BOUNDS, stays.counts, stays.total), *engine)
     if figures.num_accepted_per_position:
         page.add(DRAFTS, figures.num_drafts, *engine)
         page.add(DRAFT_TOKENS, figures.num_draft_tokens, *engine)

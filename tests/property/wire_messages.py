@@ -42,7 +42,14 @@ from baton_core.sessions.router_messages import (
     TokenBatch,
     Transferred,
 )
-from baton_core.sessions.worker_info import EngineFigures, Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import (
+    BucketCounts,
+    EngineFigures,
+    Role,
+    WorkerInfo,
+    WorkerLoad,
+    WorkerRates,
+)
 
 names = st.text(min_size=1, max_size=20)
 counts = st.integers(0, 2**32 - 1)
@@ -340,6 +347,9 @@ figures = st.builds(
     max_loras=counts,
     waiting_adapters=st.lists(names, max_size=3).map(tuple),
     running_adapters=st.lists(names, max_size=3).map(tuple),
+    block_residency=st.lists(
+        st.builds(BucketCounts, counts=st.lists(counts, max_size=3).map(tuple), total=seconds), max_size=3
+    ).map(tuple),
 )
 loads = st.builds(
     WorkerLoad,

@@ -127,6 +127,7 @@ def field(text: str, value: Any, effects: Mapping[str, Effect]) -> Probe:
 
 
 NEEDED: Final[Mapping[str, Mapping[str, int]]] = {
+    "kv_cache_metrics_sample": {"kv_cache_metrics": True},
     "nnodes": {"tensor_parallel_size": 2},
     "node_rank": {"tensor_parallel_size": 2, "nnodes": 2},
     "enable_expert_parallel": {"tensor_parallel_size": 2},

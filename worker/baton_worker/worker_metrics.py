@@ -12,7 +12,7 @@ from baton_core.distribution import Distribution
 from baton_core.requests.attempt_names import is_probe
 from baton_core.requests.phases import PhaseName, PhaseReport
 from baton_core.sessions.router_messages import ToRouter, Transferred
-from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, EngineFigures
+from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, BucketCounts, EngineFigures
 from baton_core.worker.step_plan import StepPlan
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, counter, gauge
@@ -142,6 +142,7 @@ class WorkerMetrics:
     def figures(self) -> EngineFigures:
         """The figures that heartbeats report to routers."""
         core, work, drafts = self._core, self._work, self._core.scheduler.speculation.counts
+        residency = core.pool.residency
         waiting = core.scheduler.adapters(is_running=False) | core.preparations.adapters.waiting_names
         return EngineFigures(
             sleep_level=core.controls.sleep_level,
@@ -161,6 +162,10 @@ class WorkerMetrics:
             max_loras=core.config.scheduler.max_loras if core.config.max_cpu_loras else 0,
             waiting_adapters=tuple(sorted(waiting))[:MAX_REPORTED_ADAPTERS],
             running_adapters=tuple(sorted(core.scheduler.adapters(is_running=True))),
+            block_residency=tuple(
+                BucketCounts(counts=one.counts, total=one.total)
+                for one in (() if residency is None else residency.distributions)
+            ),
         )
 
     def exposition(self) -> Exposition:

@@ -46,6 +46,7 @@ from baton_service.tls import ClientTls
 from baton_service.tracing import Tracing, TracingSettings
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.worker_controls import WorkerControls
+from baton_worker.core.metrics_config import MetricsConfig
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.engine.resident_engine import ResidentEngine
@@ -95,6 +96,7 @@ class WorkerSettings:
     structured_outputs_backend: str = "auto"
     """The library that compiles grammars."""
     enable_prefix_caching: bool = True
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     allow_functions: bool = False
     """True if whoever reaches the router's operator routes may have functions called here."""
     kv_events: KVEventsConfig = field(default_factory=KVEventsConfig)
@@ -116,7 +118,6 @@ class WorkerSettings:
     """True if /metrics needs no key."""
     encrypts_peers: bool = True
     """True if what workers send each other is encrypted where `tls` is on."""
-
     data_parallel_rank: int = 0
     """Number of the data-parallel rank that it belongs to."""
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
@@ -225,8 +226,7 @@ async def _unless_stopped(load: Callable[..., T], *args: object) -> T:
 
 
 def _named_routers(settings: WorkerSettings) -> str:
-    found = ("those that it finds",) if settings.redis.is_given else ()
-    return ", ".join((*settings.routers, *found))
+    return ", ".join((*settings.routers, *["those that it finds"] * settings.redis.is_given))
 
 
 def _tracing(settings: WorkerSettings, worker_id: str) -> Tracing:
@@ -362,6 +362,7 @@ def worker_config(
         has_batch_processors=engine.has_batch_processors,
         enable_prefix_caching=settings.enable_prefix_caching
         and (engine.pooling is None or engine.pooling.is_causal),
+        metrics=settings.metrics,
         pooling=engine.pooling,
         max_cpu_loras=settings.engine.adapters.max_cpu_loras if settings.engine.adapters else 0,
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),

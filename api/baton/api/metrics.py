@@ -151,6 +151,8 @@ class GenerationMetrics:
         for cause, waiting in (("capacity", load.num_waiting), ("deferred", load.num_deferred)):
             metrics.append(_gauge("num_requests_waiting_by_reason", {**labels, "reason": cause}, waiting))
         metrics.append(_gauge("cache_config_info", {**labels, **_labels_of(cache)}, 1))
+        for family, stays in zip(vllm.BLOCK_RESIDENCY, load.block_residency, strict=False):
+            metrics.append(_histogram(family.name, labels, stays))
         if load.step_tokens is not None:
             metrics += self._metrics_of_steps(load.step_tokens)
         return metrics + ([] if load.drafts is None else _metrics_of_drafts(labels, load.drafts))

@@ -24,6 +24,7 @@ from baton.config.engine_arg_values import (
 from baton.config.fixed_engine_args import DEFAULTS, FIXED, add_fixed_flags
 from baton.config.flags import BYTES, COUNT, MAX_INT, MODEL, NAME, NATURAL, POSITIVE, SHARE_OVER_0, Range
 from baton.config.lora_args import LoRAArgs, check_lora_args
+from baton.config.metrics_args import MetricsArgs
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, check_pooling_args
 from baton.config.processor_names import names_of
@@ -42,7 +43,7 @@ _USES: Final = ("LLM_CLASS", "OPENAI_API_SERVER")
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 _NONE_IS_DEFAULT: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"),
-    "otlp_traces_endpoint",
+    *("otlp_traces_endpoint", "kv_cache_metrics", "kv_cache_metrics_sample"),
 )
 _UnusedArgs: Any = make_dataclass(
     "_UnusedArgs",
@@ -56,6 +57,7 @@ class EngineArgs(
     ParallelArgs,
     PoolingArgs,
     LoRAArgs,
+    MetricsArgs,
     SpeculativeArgs,
     _UnusedArgs,  # type: ignore[misc]  # made of a table
 ):

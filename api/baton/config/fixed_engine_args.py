@@ -171,10 +171,9 @@ _GROUPS: Final = (
         "it is not measured",
         unset="show_hidden_metrics_for_version collect_detailed_traces custom_histogram_buckets",
         off=(
-            "kv_cache_metrics cudagraph_metrics enable_layerwise_nvtx_tracing "
+            "cudagraph_metrics enable_layerwise_nvtx_tracing "
             "enable_mfu_metrics enable_logging_iteration_details jit_monitor_verbose"
         ),
-        kv_cache_metrics_sample=0.01,
         jit_monitor_mode="warn",
     ),
     _group(

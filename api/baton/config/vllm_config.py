@@ -250,6 +250,8 @@ class ObservabilityConfig(ConfigPart):
     otlp_traces_endpoint: str
     otlp_traces_protocol: str | None
     disable_log_stats: bool
+    kv_cache_metrics: bool
+    kv_cache_metrics_sample: float
 
 
 @dataclass(frozen=True)

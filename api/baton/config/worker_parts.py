@@ -9,6 +9,7 @@ from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
 from baton.config.lora_args import adapter_settings
+from baton.config.metrics_args import metrics_config
 from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
 from baton.config.processor_names import applied_names
 from baton_core.errors import InvalidConfigError
@@ -78,6 +79,7 @@ def worker_settings(
         tokenizer=args.tokenizer,
         structured_outputs_backend=args.structured_outputs_backend,
         enable_prefix_caching=args.enable_prefix_caching,
+        metrics=metrics_config(args),
         model_name=args.model_names[0],
         data_parallel_rank=args.data_parallel_rank or 0,
         allow_functions=args.allow_functions,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from baton_core.distribution import Distribution
 from baton_core.errors import BatonError
 from baton_core.requests.adapter import Adapter
 from baton_core.requests.phases import PhaseReport
@@ -89,6 +90,7 @@ class CorePair:
         mine, theirs = self._worker, previous._worker
         mine.scheduler.num_preemptions = theirs.scheduler.num_preemptions
         mine.scheduler.speculation.counts = theirs.scheduler.speculation.counts
+        mine.pool.residency = theirs.pool.residency
         mine.preparations.adapters.adopt(theirs.preparations.adapters)
 
     def drop_adapters(self) -> None:
@@ -138,6 +140,12 @@ class CorePair:
     @property
     def num_preemptions(self) -> int:
         return self._worker.scheduler.num_preemptions
+
+    @property
+    def block_residency(self) -> tuple[Distribution, ...]:
+        """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where they are not measured."""
+        residency = self._worker.pool.residency
+        return () if residency is None else residency.distributions
 
     def load(self) -> WorkerLoad:
         """Return the current load of the worker."""

@@ -34,6 +34,8 @@ class ExecutorLoad:
     """Counts of speculation; None where nothing is drafted, or workers tell of it themselves."""
     step_tokens: Distribution | None = None
     """Tokens that each step computed; None where workers tell of it themselves."""
+    block_residency: tuple[Distribution, ...] = ()
+    """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where none are, or workers tell."""
 
 
 ExecutorEvent: TypeAlias = GenerationEvent | BatonError

@@ -174,6 +174,7 @@ class InProcessExecutor:
             num_preemptions=self._cores.num_preemptions,
             drafts=self._cores.drafts,
             step_tokens=self._step_tokens,
+            block_residency=self._cores.block_residency,
         )
 
     def close(self) -> None:

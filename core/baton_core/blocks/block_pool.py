@@ -14,6 +14,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
+from baton_core.blocks.block_residency import BlockResidency
 from baton_core.blocks.prefix_cache import PrefixCache
 from baton_core.kv_events.cache_events import BlockContent
 
@@ -75,8 +76,18 @@ TRANSITIONS: Final[dict[tuple[BlockState, BlockInput], BlockState]] = {
 class BlockPool:
     """Blocks 0 to `num_blocks` - 1, all of one shape."""
 
-    def __init__(self, num_blocks: int, *, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        enable_prefix_caching: bool = True,
+        residency: BlockResidency | None = None,
+    ) -> None:
         self.num_blocks = num_blocks
+        self.residency = residency
+        """Measures how long blocks stay; None: nothing does."""
+        self.now = 0.0
+        """The time that it measures by, which the pool's owner keeps."""
         self.cache = PrefixCache(is_enabled=enable_prefix_caching)
         self._states = [BlockState.FREE] * num_blocks
         self._num_seq_refs = [0] * num_blocks
@@ -147,6 +158,8 @@ class BlockPool:
             self._apply(block_id, BlockInput.SHARE)
             self._lru.pop(block_id, None)
             self._num_seq_refs[block_id] += 1
+            if self.residency is not None and self._states[block_id] is not BlockState.PULLING:
+                self.residency.on_accessed(block_id, self.now)
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Drop a sequence reference of each, last block first, so that a prefix outlives its extensions."""
@@ -273,13 +286,21 @@ class BlockPool:
 
     def _take(self, how: BlockInput) -> int:
         if not self._free:
-            self._evict(next(iter(self._lru)))
+            self._evict_oldest()
         block_id = self._free.popleft()
         self._apply(block_id, how)
         self._generations[block_id] += 1
         if how is BlockInput.ALLOCATE:
             self._num_seq_refs[block_id] = 1
+        if self.residency is not None:
+            self.residency.on_allocated(block_id, self.now)
         return block_id
+
+    def _evict_oldest(self) -> None:
+        block_id = next(iter(self._lru))
+        self._evict(block_id)
+        if self.residency is not None:
+            self.residency.on_evicted(block_id, self.now)
 
     def _evict(self, block_id: int) -> None:
         del self._lru[block_id]

@@ -80,6 +80,15 @@ class WorkerRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketCounts:
+    """A histogram of which the reader knows the bounds."""
+
+    counts: tuple[int, ...]
+    total: float
+    """Sum of all values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
     """Figures of a worker for metrics alone; numbers of tokens and the like are counted since its start."""
 
@@ -111,6 +120,8 @@ class EngineFigures:
     waiting_adapters: tuple[str, ...] = ()
     """Names of adapters of requests that wait, at most `MAX_REPORTED_ADAPTERS`."""
     running_adapters: tuple[str, ...] = ()
+    block_residency: tuple[BucketCounts, ...] = ()
+    """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where they are not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

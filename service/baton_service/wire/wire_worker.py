@@ -14,6 +14,7 @@ from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity
 from baton_core.sessions.worker_info import (
     MAX_REPORTED_ADAPTERS,
     MAX_REPORTED_WAITING,
+    BucketCounts,
     EngineFigures,
     Role,
     WorkerInfo,
@@ -239,4 +240,8 @@ def _decode_figures(figures: pb.Figures) -> EngineFigures:
         max_loras=figures.max_loras,
         waiting_adapters=tuple(figures.waiting_adapters[:MAX_REPORTED_ADAPTERS]),
         running_adapters=tuple(figures.running_adapters[:MAX_REPORTED_ADAPTERS]),
+        block_residency=tuple(
+            BucketCounts(counts=tuple(one.counts), total=checked_number("total", one.total))
+            for one in figures.block_residency
+        ),
     )

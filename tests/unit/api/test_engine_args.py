@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from baton import AsyncEngineArgs, EngineArgs
-from baton.commands.cli_arguments import COMMANDS, parse, router_flags, settle, worker_flags
+from baton.commands.cli_arguments import COMMANDS, parse
 from baton.config.engine_arg_fields import Part, flag_of, flags_of
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.config.fixed_engine_args import FIELD_OF, FIXED
@@ -98,6 +97,8 @@ GIVEN: dict[str, Any] = {
     "allow_functions": True,
     "shutdown_timeout": 5,
     "disable_log_stats": True,
+    "kv_cache_metrics": True,
+    "kv_cache_metrics_sample": 0.5,
     "prefill_workers": 2,
     "split": "never",
     "decode_workers": 1,
@@ -367,34 +368,3 @@ def test_serve_refuses_such_flags_by_name_too() -> None:
 def test_arguments_can_be_changed_one_by_one() -> None:
     args = replace(EngineArgs(max_model_len="1k"), max_num_seqs=3)  # type: ignore[arg-type]
     assert (args.max_model_len, args.max_num_seqs) == (1000, 3)
-
-
-def test_what_only_the_launcher_reads_is_settled_before_router_and_workers_start() -> None:
-    args = parse(
-        ["serve", '--structured-outputs-config={"backend": "guidance", "reasoning_parser": "qwen3"}']
-    )
-    settle(args)
-    assert "--structured-outputs-backend=guidance" in worker_flags(args, num_workers=1)
-    assert "--structured-outputs-backend=guidance" in router_flags(args)
-    assert "--reasoning-parser=qwen3" in router_flags(args)
-
-
-def test_a_revision_is_fetched_once_for_router_and_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, ...]] = []
-
-    def fetch(
-        model: str, *, revision: str, cache_dir: str, token: str | None, allow_patterns: list[str]
-    ) -> str:
-        asked.append((model, revision, cache_dir, token))
-        (tmp_path / "model.safetensors").touch()
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    args = parse(["serve", "some/model", "--revision", "v1", "--download-dir", "/cache", "--hf-token", "t"])
-    settle(args)
-    assert asked == [("some/model", "v1", "/cache", "t")]
-    assert not [flag for flag in worker_flags(args, num_workers=1) if "hf-token" in flag]
-    assert worker_flags(args, num_workers=1)[0] == router_flags(args)[0] == str(tmp_path)
-    assert "--served-model-name=some/model" in router_flags(args)

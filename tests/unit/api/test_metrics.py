@@ -64,6 +64,7 @@ def test_requests_are_counted() -> None:
         kv_cache_usage=0.25,
         num_preemptions=4,
         step_tokens=steps,
+        block_residency=(steps, Distribution((8.0,)), steps),
     )
     labels = {"model_name": "model", "engine": "0"}
     found = {
@@ -90,6 +91,9 @@ def test_requests_are_counted() -> None:
         assert found[f"vllm:{name}", None].count == count  # type: ignore[union-attr]
     assert found["vllm:request_prefill_kv_computed_tokens", None].sum == 48  # type: ignore[union-attr]
     assert found["vllm:iteration_tokens_total", None].sum == 5  # type: ignore[union-attr]
+    stays = ("lifetime", "idle_before_evict", "reuse_gap")
+    sums = [found[f"vllm:kv_block_{name}_seconds", None].sum for name in stays]  # type: ignore[union-attr]
+    assert sums == [5, 0, 5]
     assert values["vllm:kv_cache_usage_perc", None] == 0.25
     assert values["vllm:generation_tokens", None] == 6
     assert values["vllm:prefix_cache_queries", None] == 40, "one did not look"
@@ -100,6 +104,7 @@ def test_requests_are_counted() -> None:
     assert values["vllm:request_success", "abort"] == 1
     names = {one.name for one in metrics.read(ExecutorLoad(), CACHE)}
     of_workers = {"num_preemptions", "iteration_tokens_total", "prompt_tokens_by_source"}
+    of_workers.add("kv_block_lifetime_seconds")
     assert not names & {f"vllm:{name}" for name in of_workers}, "workers count"
     latency = found["vllm:e2e_request_latency_seconds", None]
     assert isinstance(latency, Histogram)

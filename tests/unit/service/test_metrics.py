@@ -13,15 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from baton_core.requests.attempt_names import PROBE_MARK
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.sessions.router_messages import Transferred
+from baton_core.sessions.router_messages import Generate, Transferred
 from baton_core.sessions.worker_info import EngineFigures, Role, WorkerLoad
-from baton_core.worker.worker_events import CompileGrammar, GrammarCompiled, StepDone
+from baton_core.worker.worker_events import CompileGrammar, FromRouter, GrammarCompiled, StepDone
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_events import WorkerJoined, WorkerReported
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_service.exposition import Exposition
 from baton_service.wire.wire_worker import decode_load, encode_load
+from baton_worker.core.metrics_config import MetricsConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.worker_metrics import WorkerMetrics
 from tests.builders import make_request, make_worker_config, make_worker_info, step_result
@@ -46,7 +47,8 @@ HISTOGRAMS: Final = {
     *("request_prompt_tokens", "request_generation_tokens", "request_params_n"),
     *("request_max_num_generation_tokens", "request_prefill_kv_computed_tokens"),
     *("request_params_max_tokens", "nixl_xfer_time_seconds", "nixl_bytes_transferred"),
-    "nixl_num_descriptors",
+    *("nixl_num_descriptors", "kv_block_lifetime_seconds", "kv_block_idle_before_evict_seconds"),
+    "kv_block_reuse_gap_seconds",
 }
 TYPES: Final = {
     f"vllm:{name}": kind
@@ -205,6 +207,24 @@ def test_lookups_steps_and_blocks_are_counted() -> None:
     assert told["vllm:kv_cache_usage_perc", ()] == 0
     states = ("free", "cached", "in_use", "quarantined")
     assert [told["baton_kv_blocks", (state,)] for state in states] == [14, 2, 0, 0]
+
+
+def test_residency_of_blocks_is_told_by_the_worker_or_its_router_where_it_is_measured() -> None:
+    stays = ("kv_block_lifetime_seconds", "kv_block_idle_before_evict_seconds", "kv_block_reuse_gap_seconds")
+    names = [f"vllm:{name}_{part}" for name in stays for part in ("count", "sum")]
+    worker = Worker(make_worker_config("w1", num_blocks=16, metrics=MetricsConfig(residency_share=1.0)))
+    metrics = worker_metrics(worker.core)
+    for now, first in ((1.0, 0), (2.0, 0), (4.0, 0), (10.0, 100)):
+        request = make_request(f"at {now}", prompt=9 if first == 0 else 57, first=first, max_tokens=1)
+        worker.feed(FromRouter(router_id="router", message=Generate(spec=request)), now=now)
+        plan = worker.core.schedule(now)
+        assert plan is not None
+        worker.feed(StepDone(result=step_result(plan)), now=now)
+    load = decode_load(encode_load(replace(worker.core.load(0.0), figures=metrics.figures)))
+    pages = metrics.exposition(), router_metrics(load.figures).exposition(is_ready=True)
+    for told in map(samples_of, pages):
+        assert [told[name, ()] for name in names] == [1, 9, 1, 6, 2, 4], "the second block of two is evicted"
+    assert not {names[0]} & {name for name, _ in samples_of(worker_metrics().exposition())}
 
 
 def test_a_routers_probes_are_not_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from baton_core.blocks.block_pool import BlockPool
+from baton_core.blocks.block_residency import BlockResidency
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
@@ -14,6 +15,7 @@ from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_decode.core.kv_pulls import KvPulls
 from baton_decode.core.transfer import PullTimings
 from baton_prefill.core.lease_table import LeaseTable, LeaseTimings
+from baton_worker.core.metrics_config import MetricsConfig
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.speculation.speculation import Speculation
@@ -37,6 +39,7 @@ class WorkerConfig:
     """Requests accepted at a time, running and waiting."""
     enable_prefix_caching: bool = True
     """Keep blocks for later prompts that begin alike, and share those of prompts that are computed."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     publishes_cache: bool = False
     """True if changes of the cache are told as `CacheChanged`, too."""
     hold: LeaseTimings = field(default_factory=LeaseTimings)
@@ -70,6 +73,14 @@ class WorkerConfig:
         """Return the configuration after a switch of weights: blocks get other hashes."""
         identity = with_weights(self.identity, weights)
         return self if identity is self.identity else replace(self, identity=identity)
+
+    def make_pool(self) -> BlockPool:
+        """Return the owner of the worker's blocks."""
+        share = self.metrics.residency_share
+        residency = BlockResidency(share) if share else None
+        return BlockPool(
+            self.num_blocks, enable_prefix_caching=self.enable_prefix_caching, residency=residency
+        )
 
     def make_scheduler(self, pool: BlockPool) -> Scheduler:
         """Return what plans the worker's steps."""

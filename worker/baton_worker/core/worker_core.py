@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from baton_core.blocks.block_pool import BlockPool
 from baton_core.errors import BatonError, ErrorCode
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -70,7 +69,7 @@ class WorkerCore:
         needed = config.paging.max_blocks(config.max_model_len, config.scheduler.max_num_batched_tokens)
         assert needed <= config.num_blocks, "max_model_len exceeds the pool"
         self.config = config
-        self.pool = BlockPool(config.num_blocks, enable_prefix_caching=config.enable_prefix_caching)
+        self.pool = config.make_pool()
         self.scheduler = config.make_scheduler(self.pool)
         self.leases = config.make_lease_table(self.pool)
         self.rates = LearnedRates()
@@ -101,6 +100,7 @@ class WorkerCore:
 
     def on_event(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         """Take one event; returns what the shell has to do, in order."""
+        self.pool.now = now
         return self._dispatch(now, event) + self._settle(now)
 
     def schedule(self, now: float) -> StepPlan | None:
@@ -109,6 +109,7 @@ class WorkerCore:
         While as many are in flight as the model has stages, or nobody is left for another one, that is one
         that can be planned without the tokens of the one in flight, if the config says so.
         """
+        self.pool.now = now
         if self.controls.holds_steps:
             return None
         plan = None if self.scheduler.is_full else self.scheduler.schedule(now)
@@ -124,6 +125,7 @@ class WorkerCore:
 
     def on_deadline(self, now: float) -> list[WorkerEffect]:
         """Act on every wait that is over."""
+        self.pool.now = now
         self.health.on_deadline(now)
         effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
         for request_id, text in self.preparations.overdue(now):
