@@ -98,6 +98,8 @@ class LoadedEngine:
     """Quantization of linear layers while they were loaded; empty if there was none."""
     dtype: str = ""
     """Dtype that the model is computed in, by torch's name."""
+    weight_bytes: int = 0
+    """As `LoadedModel.weight_bytes`."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
     pooling: PoolingModel | None = None
@@ -160,6 +162,7 @@ class LoadedModel:
             numerics=numerics_of_ranks(self.kernels.numerics, self.ranks),
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
+            weight_bytes=self.weight_bytes,
             has_batch_processors=self.processors.has_classes,
             pooling=self.pooler.model if self.pooler else None,
         )

@@ -9,11 +9,13 @@ Source: vLLM 0.32, "Production Metrics" of its documentation.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from baton_core.blocks.block_residency import RESIDENCY_BOUNDS
 from baton_core.distribution import Distribution
 from baton_core.sessions.worker_info import EngineFigures
+from baton_core.step_work import StepWork
 from baton_service.exposition import Exposition, Family, Kind
 
 ENGINE: Final = ("model_name", "engine")
@@ -119,6 +121,15 @@ BLOCK_RESIDENCY: Final = (
     _vllm("kv_block_idle_before_evict_seconds", _H, "From its last access to its eviction; sampled"),
     _vllm("kv_block_reuse_gap_seconds", _H, "Between two accesses to a KV block; sampled"),
 )
+ESTIMATED_FLOPS: Final = _vllm(
+    "estimated_flops_per_gpu", _C, "Floating-point operations of a GPU, by the model's shape"
+)
+ESTIMATED_READ: Final = _vllm(
+    "estimated_read_bytes_per_gpu", _C, "Bytes that a GPU reads from memory, by the model's shape"
+)
+ESTIMATED_WRITTEN: Final = _vllm(
+    "estimated_write_bytes_per_gpu", _C, "Bytes that a GPU writes to memory, by the model's shape"
+)
 DRAFTS: Final = _vllm("spec_decode_num_drafts", _C, "Drafts that steps verified")
 DRAFT_TOKENS: Final = _vllm("spec_decode_num_draft_tokens", _C, "Tokens of these drafts")
 ACCEPTED_TOKENS: Final = _vllm("spec_decode_num_accepted_tokens", _C, "Drafted tokens that were right")
@@ -142,7 +153,7 @@ REPORTED_FAMILIES: Final = (
     *(NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG, SLEEP_STATE, LORA_REQUESTS),
     *(PREFIX_QUERIES, PREFIX_HITS, EXTERNAL_QUERIES, EXTERNAL_HITS, TOKENS_BY_SOURCE),
     *(PREEMPTIONS, ITERATION_TOKENS, DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
-    *BLOCK_RESIDENCY,
+    *(*BLOCK_RESIDENCY, ESTIMATED_FLOPS, ESTIMATED_READ, ESTIMATED_WRITTEN),
 )
 ENGINE_FAMILIES: Final = (
     *REPORTED_FAMILIES,
@@ -178,9 +189,22 @@ def report_figures(page: Exposition, engine: tuple[str, str], figures: EngineFig
     for family, stays in zip(BLOCK_RESIDENCY, figures.block_residency, strict=False):
         if len(stays.counts) == len(RESIDENCY_BOUNDS) + 1:
             page.add(family, Distribution.of(RESIDENCY_BOUNDS, stays.counts, stays.total), *engine)
+    for family, value in work_samples(figures.work):
+        page.add(family, value, *engine)
     if figures.num_accepted_per_position:
         page.add(DRAFTS, figures.num_drafts, *engine)
         page.add(DRAFT_TOKENS, figures.num_draft_tokens, *engine)
         page.add(ACCEPTED_TOKENS, figures.num_accepted_tokens, *engine)
     for position, count in enumerate(figures.num_accepted_per_position):
         page.add(ACCEPTED_PER_POSITION, count, *engine, str(position))
+
+
+def work_samples(work: StepWork | None) -> Sequence[tuple[Family, float]]:
+    """Return the counters of estimated work, where it is estimated."""
+    if work is None:
+        return ()
+    return (
+        (ESTIMATED_FLOPS, work.flops),
+        (ESTIMATED_READ, work.read_bytes),
+        (ESTIMATED_WRITTEN, work.written_bytes),
+    )

@@ -50,6 +50,7 @@ from baton_core.sessions.worker_info import (
     WorkerLoad,
     WorkerRates,
 )
+from baton_core.step_work import StepWork
 
 names = st.text(min_size=1, max_size=20)
 counts = st.integers(0, 2**32 - 1)
@@ -347,6 +348,7 @@ figures = st.builds(
     max_loras=counts,
     waiting_adapters=st.lists(names, max_size=3).map(tuple),
     running_adapters=st.lists(names, max_size=3).map(tuple),
+    work=st.none() | st.builds(StepWork, flops=seconds, read_bytes=seconds, written_bytes=seconds),
     block_residency=st.lists(
         st.builds(BucketCounts, counts=st.lists(counts, max_size=3).map(tuple), total=seconds), max_size=3
     ).map(tuple),

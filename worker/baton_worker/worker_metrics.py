@@ -13,6 +13,7 @@ from baton_core.requests.attempt_names import is_probe
 from baton_core.requests.phases import PhaseName, PhaseReport
 from baton_core.sessions.router_messages import ToRouter, Transferred
 from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, BucketCounts, EngineFigures
+from baton_core.step_work import StepWork
 from baton_core.worker.step_plan import StepPlan
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, counter, gauge
@@ -93,6 +94,7 @@ class WorkerMetrics:
         self._core = core
         self._shared = shared
         self._iteration_tokens = Distribution(vllm.STEP_BOUNDS)
+        self._step_work = StepWork()
         self._transfer_s = Distribution(vllm.TRANSFER_BOUNDS)
         self._transfer_bytes = Distribution(vllm.BYTES_BOUNDS)
         self._transfer_blocks = Distribution(vllm.DESCRIPTORS_BOUNDS)
@@ -125,6 +127,8 @@ class WorkerMetrics:
         """Count a step that begins, unless it computes routers' probes alone."""
         if not all(is_probe(piece.seq_id.request_id) for piece in plan.slices):
             self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
+            if (model := self._core.config.metrics.model_work) is not None:
+                self._step_work += model.of_step(plan.slices)
 
     def on_message(self, message: ToRouter) -> None:
         """Count what a message to a router says of a transfer, or of a request that is done."""
@@ -166,6 +170,7 @@ class WorkerMetrics:
                 BucketCounts(counts=one.counts, total=one.total)
                 for one in (() if residency is None else residency.distributions)
             ),
+            work=self._step_work if core.config.metrics.model_work else None,
         )
 
     def exposition(self) -> Exposition:

@@ -46,7 +46,6 @@ from baton_service.tls import ClientTls
 from baton_service.tracing import Tracing, TracingSettings
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.worker_controls import WorkerControls
-from baton_worker.core.metrics_config import MetricsConfig
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.engine.resident_engine import ResidentEngine
@@ -56,6 +55,7 @@ from baton_worker.identity import model_identity
 from baton_worker.kv_events.kv_events_config import KVEventsConfig
 from baton_worker.kv_events.publisher import KVEventPublisher
 from baton_worker.metrics_server import serving_metrics
+from baton_worker.metrics_settings import NO_METRICS, MetricsSettings
 from baton_worker.pool_placement import PoolPlacement, choose_device, choose_transport
 from baton_worker.probes import Probes
 from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
@@ -96,7 +96,7 @@ class WorkerSettings:
     structured_outputs_backend: str = "auto"
     """The library that compiles grammars."""
     enable_prefix_caching: bool = True
-    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    metrics: MetricsSettings = NO_METRICS
     allow_functions: bool = False
     """True if whoever reaches the router's operator routes may have functions called here."""
     kv_events: KVEventsConfig = field(default_factory=KVEventsConfig)
@@ -362,7 +362,7 @@ def worker_config(
         has_batch_processors=engine.has_batch_processors,
         enable_prefix_caching=settings.enable_prefix_caching
         and (engine.pooling is None or engine.pooling.is_causal),
-        metrics=settings.metrics,
+        metrics=settings.metrics.for_engine(engine, settings.engine.parallel),
         pooling=engine.pooling,
         max_cpu_loras=settings.engine.adapters.max_cpu_loras if settings.engine.adapters else 0,
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),

@@ -153,6 +153,8 @@ class GenerationMetrics:
         metrics.append(_gauge("cache_config_info", {**labels, **_labels_of(cache)}, 1))
         for family, stays in zip(vllm.BLOCK_RESIDENCY, load.block_residency, strict=False):
             metrics.append(_histogram(family.name, labels, stays))
+        for family, amount in vllm.work_samples(load.work):
+            metrics.append(Counter(name=family.name, labels=labels, value=int(amount)))
         if load.step_tokens is not None:
             metrics += self._metrics_of_steps(load.step_tokens)
         return metrics + ([] if load.drafts is None else _metrics_of_drafts(labels, load.drafts))

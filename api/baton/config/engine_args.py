@@ -43,7 +43,7 @@ _USES: Final = ("LLM_CLASS", "OPENAI_API_SERVER")
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 _NONE_IS_DEFAULT: Final = (
     *("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"),
-    *("otlp_traces_endpoint", "kv_cache_metrics", "kv_cache_metrics_sample"),
+    *("otlp_traces_endpoint", "kv_cache_metrics", "kv_cache_metrics_sample", "enable_mfu_metrics"),
 )
 _UnusedArgs: Any = make_dataclass(
     "_UnusedArgs",

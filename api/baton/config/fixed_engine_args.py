@@ -172,7 +172,7 @@ _GROUPS: Final = (
         unset="show_hidden_metrics_for_version collect_detailed_traces custom_histogram_buckets",
         off=(
             "cudagraph_metrics enable_layerwise_nvtx_tracing "
-            "enable_mfu_metrics enable_logging_iteration_details jit_monitor_verbose"
+            "enable_logging_iteration_details jit_monitor_verbose"
         ),
         jit_monitor_mode="warn",
     ),

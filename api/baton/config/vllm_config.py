@@ -252,6 +252,7 @@ class ObservabilityConfig(ConfigPart):
     disable_log_stats: bool
     kv_cache_metrics: bool
     kv_cache_metrics_sample: float
+    enable_mfu_metrics: bool
 
 
 @dataclass(frozen=True)

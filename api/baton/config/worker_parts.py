@@ -9,7 +9,6 @@ from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
 from baton.config.lora_args import adapter_settings
-from baton.config.metrics_args import metrics_config
 from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
 from baton.config.processor_names import applied_names
 from baton_core.errors import InvalidConfigError
@@ -26,6 +25,7 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.metrics_settings import MetricsSettings
 from baton_worker.pool_placement import choose_device
 from baton_worker.ranks.executor_choice import default_backend
 from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings, secret_of_ranks
@@ -79,7 +79,10 @@ def worker_settings(
         tokenizer=args.tokenizer,
         structured_outputs_backend=args.structured_outputs_backend,
         enable_prefix_caching=args.enable_prefix_caching,
-        metrics=metrics_config(args),
+        metrics=MetricsSettings(
+            residency_share=args.kv_cache_metrics_sample if args.kv_cache_metrics else 0.0,
+            estimates_work=args.enable_mfu_metrics,
+        ),
         model_name=args.model_names[0],
         data_parallel_rank=args.data_parallel_rank or 0,
         allow_functions=args.allow_functions,

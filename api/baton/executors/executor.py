@@ -11,6 +11,7 @@ from baton_core.distribution import Distribution
 from baton_core.errors import BatonError
 from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
+from baton_core.step_work import StepWork
 from baton_router.requests.generation import Finished, GenerationEvent
 from baton_worker.controls.engine_operations import Control
 from baton_worker.core.speculation.draft_counts import DraftCounts
@@ -34,6 +35,8 @@ class ExecutorLoad:
     """Counts of speculation; None where nothing is drafted, or workers tell of it themselves."""
     step_tokens: Distribution | None = None
     """Tokens that each step computed; None where workers tell of it themselves."""
+    work: StepWork | None = None
+    """Work of all steps; None where it is not estimated, or workers tell of it themselves."""
     block_residency: tuple[Distribution, ...] = ()
     """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where none are, or workers tell."""
 

@@ -21,6 +21,7 @@ from baton_core.distribution import Distribution
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
+from baton_core.step_work import StepWork
 from baton_core.weight_update import WeightUpdate
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import StepDone, StepFailed
@@ -79,6 +80,7 @@ class InProcessExecutor:
             self._spans = RequestSpans(self._tracing, settings.model_name or settings.engine.model)
             self._cores = self._new_cores()
             self._step_tokens = Distribution(vllm_metrics.STEP_BOUNDS)
+            self._work = StepWork() if self._config.metrics.model_work else None
             self._steps = StepPipeline(self._engine.launch)
             self._controls = EngineControls(self._engine)
             self._update = WeightUpdate()
@@ -174,6 +176,7 @@ class InProcessExecutor:
             num_preemptions=self._cores.num_preemptions,
             drafts=self._cores.drafts,
             step_tokens=self._step_tokens,
+            work=self._work,
             block_residency=self._cores.block_residency,
         )
 
@@ -244,6 +247,8 @@ class InProcessExecutor:
         plans = self._cores.plan()
         for plan in plans:
             self._step_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
+            if self._work is not None and (model := self._config.metrics.model_work) is not None:
+                self._work += model.of_step(plan.slices)
         if not self._cores.is_step_in_flight:
             raise RequestError(ErrorCode.INTERNAL, "requests are open, but there is nothing to compute")
         self._finish(self._steps.advance(*plans))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.step_work import StepWork
 
 MAX_REPORTED_ADAPTERS: Final = 256
 MAX_REPORTED_WAITING: Final = 256
@@ -122,6 +123,8 @@ class EngineFigures:
     running_adapters: tuple[str, ...] = ()
     block_residency: tuple[BucketCounts, ...] = ()
     """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where they are not measured."""
+    work: StepWork | None = None
+    """Work of all steps, for each accelerator; None where it is not estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

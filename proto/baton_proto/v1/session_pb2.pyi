@@ -200,7 +200,7 @@ class Load(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., loading_adapters: _Optional[_Iterable[str]] = ..., adapter_load_s: _Optional[float] = ..., waiting_request_ids: _Optional[_Iterable[str]] = ..., figures: _Optional[_Union[Figures, _Mapping]] = ...) -> None: ...
 
 class Figures(_message.Message):
-    __slots__ = ("sleep_level", "num_queried_tokens", "num_hit_tokens", "num_computed_tokens", "num_cached_tokens", "num_remote_tokens", "num_remote_queried_tokens", "num_preemptions", "step_counts", "num_step_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_per_position", "max_loras", "waiting_adapters", "running_adapters", "block_residency")
+    __slots__ = ("sleep_level", "num_queried_tokens", "num_hit_tokens", "num_computed_tokens", "num_cached_tokens", "num_remote_tokens", "num_remote_queried_tokens", "num_preemptions", "step_counts", "num_step_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_per_position", "max_loras", "waiting_adapters", "running_adapters", "block_residency", "work")
     SLEEP_LEVEL_FIELD_NUMBER: _ClassVar[int]
     NUM_QUERIED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,7 @@ class Figures(_message.Message):
     WAITING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     sleep_level: int
     num_queried_tokens: int
     num_hit_tokens: int
@@ -237,7 +238,18 @@ class Figures(_message.Message):
     waiting_adapters: _containers.RepeatedScalarFieldContainer[str]
     running_adapters: _containers.RepeatedScalarFieldContainer[str]
     block_residency: _containers.RepeatedCompositeFieldContainer[BucketCounts]
-    def __init__(self, sleep_level: _Optional[int] = ..., num_queried_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_remote_tokens: _Optional[int] = ..., num_remote_queried_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counts: _Optional[_Iterable[int]] = ..., num_step_tokens: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., max_loras: _Optional[int] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., running_adapters: _Optional[_Iterable[str]] = ..., block_residency: _Optional[_Iterable[_Union[BucketCounts, _Mapping]]] = ...) -> None: ...
+    work: Work
+    def __init__(self, sleep_level: _Optional[int] = ..., num_queried_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_remote_tokens: _Optional[int] = ..., num_remote_queried_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counts: _Optional[_Iterable[int]] = ..., num_step_tokens: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., max_loras: _Optional[int] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., running_adapters: _Optional[_Iterable[str]] = ..., block_residency: _Optional[_Iterable[_Union[BucketCounts, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("flops", "read_bytes", "written_bytes")
+    FLOPS_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    flops: float
+    read_bytes: float
+    written_bytes: float
+    def __init__(self, flops: _Optional[float] = ..., read_bytes: _Optional[float] = ..., written_bytes: _Optional[float] = ...) -> None: ...
 
 class BucketCounts(_message.Message):
     __slots__ = ("counts", "total")

@@ -21,6 +21,7 @@ from baton_core.sessions.worker_info import (
     WorkerLoad,
     WorkerRates,
 )
+from baton_core.step_work import StepWork
 from baton_core.worker.speculative_config import MAX_DRAFT_TOKENS
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
@@ -244,4 +245,13 @@ def _decode_figures(figures: pb.Figures) -> EngineFigures:
             BucketCounts(counts=tuple(one.counts), total=checked_number("total", one.total))
             for one in figures.block_residency
         ),
+        work=_decode_work(figures.work) if figures.HasField("work") else None,
+    )
+
+
+def _decode_work(work: pb.Work) -> StepWork:
+    return StepWork(
+        flops=checked_number("flops", work.flops),
+        read_bytes=checked_number("read_bytes", work.read_bytes),
+        written_bytes=checked_number("written_bytes", work.written_bytes),
     )

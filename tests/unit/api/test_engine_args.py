@@ -98,6 +98,7 @@ GIVEN: dict[str, Any] = {
     "shutdown_timeout": 5,
     "disable_log_stats": True,
     "kv_cache_metrics": True,
+    "enable_mfu_metrics": True,
     "kv_cache_metrics_sample": 0.5,
     "prefill_workers": 2,
     "split": "never",

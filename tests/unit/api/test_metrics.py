@@ -13,6 +13,7 @@ from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import CacheConfig
 from baton.executors.executor import ExecutorLoad
 from baton_core.distribution import Distribution
+from baton_core.step_work import StepWork
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished
 from baton_router.text.characters import TokenTexts
@@ -64,6 +65,7 @@ def test_requests_are_counted() -> None:
         kv_cache_usage=0.25,
         num_preemptions=4,
         step_tokens=steps,
+        work=StepWork(flops=7e18, read_bytes=2.0, written_bytes=3.0),
         block_residency=(steps, Distribution((8.0,)), steps),
     )
     labels = {"model_name": "model", "engine": "0"}
@@ -91,6 +93,8 @@ def test_requests_are_counted() -> None:
         assert found[f"vllm:{name}", None].count == count  # type: ignore[union-attr]
     assert found["vllm:request_prefill_kv_computed_tokens", None].sum == 48  # type: ignore[union-attr]
     assert found["vllm:iteration_tokens_total", None].sum == 5  # type: ignore[union-attr]
+    work = ("flops", "read_bytes", "write_bytes")
+    assert [values[f"vllm:estimated_{name}_per_gpu", None] for name in work] == [7 * 10**18, 2, 3]
     stays = ("lifetime", "idle_before_evict", "reuse_gap")
     sums = [found[f"vllm:kv_block_{name}_seconds", None].sum for name in stays]  # type: ignore[union-attr]
     assert sums == [5, 0, 5]
@@ -104,7 +108,7 @@ def test_requests_are_counted() -> None:
     assert values["vllm:request_success", "abort"] == 1
     names = {one.name for one in metrics.read(ExecutorLoad(), CACHE)}
     of_workers = {"num_preemptions", "iteration_tokens_total", "prompt_tokens_by_source"}
-    of_workers.add("kv_block_lifetime_seconds")
+    of_workers |= {"kv_block_lifetime_seconds", "estimated_flops_per_gpu"}
     assert not names & {f"vllm:{name}" for name in of_workers}, "workers count"
     latency = found["vllm:e2e_request_latency_seconds", None]
     assert isinstance(latency, Histogram)

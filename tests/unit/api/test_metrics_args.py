@@ -19,6 +19,11 @@ def test_blocks_are_sampled_where_it_is_asked_for() -> None:
     assert residency_share(kv_cache_metrics=True, kv_cache_metrics_sample=1) == 1
 
 
+def test_work_is_estimated_where_it_is_asked_for() -> None:
+    assert not worker_settings(EngineArgs()).metrics.estimates_work
+    assert worker_settings(EngineArgs(enable_mfu_metrics=True)).metrics.estimates_work
+
+
 @pytest.mark.parametrize("share", [0, 1.5, -1.0])
 def test_a_share_is_over_0_and_at_most_1(share: float) -> None:
     with pytest.raises(InvalidConfigError, match=f"kv_cache_metrics_sample is {share}; allowed: .*over 0"):

@@ -15,6 +15,7 @@ from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSourc
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import Generate, Transferred
 from baton_core.sessions.worker_info import EngineFigures, Role, WorkerLoad
+from baton_core.worker.model_work import AttentionGroup, ModelWork, Product
 from baton_core.worker.worker_events import CompileGrammar, FromRouter, GrammarCompiled, StepDone
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.router_events import WorkerJoined, WorkerReported
@@ -38,7 +39,8 @@ COUNTERS: Final = {
     *("prompt_tokens_by_source", "request_success", "num_preemptions"),
     *("nixl_num_failed_transfers", "nixl_num_kv_expired_reqs"),
     *("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"),
-    "spec_decode_num_accepted_tokens_per_pos",
+    *("spec_decode_num_accepted_tokens_per_pos", "estimated_flops_per_gpu"),
+    *("estimated_read_bytes_per_gpu", "estimated_write_bytes_per_gpu"),
 }
 HISTOGRAMS: Final = {
     *("iteration_tokens_total", "time_to_first_token_seconds", "inter_token_latency_seconds"),
@@ -224,6 +226,34 @@ def test_residency_of_blocks_is_told_by_the_worker_or_its_router_where_it_is_mea
     pages = metrics.exposition(), router_metrics(load.figures).exposition(is_ready=True)
     for told in map(samples_of, pages):
         assert [told[name, ()] for name in names] == [1, 9, 1, 6, 2, 4], "the second block of two is evicted"
+    assert not {names[0]} & {name for name, _ in samples_of(worker_metrics().exposition())}
+
+
+def test_work_of_steps_is_told_by_the_worker_or_its_router_where_it_is_estimated() -> None:
+    model = ModelWork(
+        products=(Product(inputs=8, outputs=4),),
+        head=(Product(inputs=8, outputs=16),),
+        groups=(AttentionGroup(num_layers=2),),
+        query_size=8,
+        kv_bytes=32,
+        weight_bytes=2.0,
+        item_bytes=2,
+    )
+    worker = Worker(make_worker_config("w1", metrics=MetricsConfig(model_work=model)))
+    metrics = worker_metrics(worker.core)
+    worker.generate(make_request("r", prompt=3, max_tokens=2))
+    for _ in range(2):
+        plan = worker.plan()
+        metrics.on_step(plan)
+        worker.feed(StepDone(result=step_result(plan)))
+    flops = 2 * (4 * 32 + 2 * 128) + 4 * 2 * 8 * (6 + 4)
+    read = 2 * 2 * (32 + 128) + 2 * 8 * (4 + 2) + 2 * 32 * (3 + 4)
+    written = 2 * (4 * 4 + 16 * 2) + 2 * 32 * 4
+    load = decode_load(encode_load(replace(worker.core.load(0.0), figures=metrics.figures)))
+    pages = metrics.exposition(), router_metrics(load.figures).exposition(is_ready=True)
+    names = [f"vllm:estimated_{name}_per_gpu_total" for name in ("flops", "read_bytes", "write_bytes")]
+    for told in map(samples_of, pages):
+        assert [told[name, ()] for name in names] == [flops, read, written]
     assert not {names[0]} & {name for name, _ in samples_of(worker_metrics().exposition())}
 
 
