@@ -19,7 +19,6 @@ import statistics
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ import torch
 from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import Part
@@ -64,32 +64,8 @@ QWEN2_387M = {
 SMALL = {**QWEN2_387M, "num_hidden_layers": 2, "intermediate_size": 1024, "vocab_size": 4096}
 
 
-class RandomWeights:
-    """Stands in for a WeightReader: the same numbers for the same name, without files."""
-
-    device = torch.device("cpu")
-    adapters = None
-
-    def __init__(self, dtype: torch.dtype, *, online: OnlinePlan | None = None) -> None:
-        self.dtype = dtype
-        self.online = online
-        self.linear_dtype = torch.float32 if online else dtype
-        self.loaded_bytes = 0
-
-    def __contains__(self, name: str) -> bool:
-        return True
-
-    def is_quantized(self, layer: str) -> bool:
-        return False
-
-    def load(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype | None = None,
-        part: Part | None = None,
-    ) -> Tensor:
-        return self.load_stacked([name], [shape], dtype, [part])
+class RandomWeights(DummyWeights):
+    """Dummy weights with norms of ones: what the layers compute decides the tokens."""
 
     def load_stacked(
         self,
@@ -98,20 +74,8 @@ class RandomWeights:
         dtype: torch.dtype | None = None,
         parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
-        tensors = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
-        taken = [
-            one if part is None else one.index_select(part.axis, torch.tensor(part.indices))
-            for one, part in zip(tensors, parts or [None] * len(tensors), strict=True)
-        ]
-        stacked = torch.cat(taken).to(dtype or self.dtype)
-        self.loaded_bytes += stacked.nbytes
-        return stacked
-
-    def _draw(self, name: str, shape: Sequence[int]) -> Tensor:
-        if name.endswith("norm.weight"):
-            return torch.ones(*shape)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        return torch.randn(*shape, generator=generator) * 0.02
+        stacked = super().load_stacked(names, shapes, dtype, parts)
+        return stacked.fill_(1.0) if names[0].endswith("norm.weight") else stacked
 
 
 @dataclass
@@ -168,8 +132,8 @@ def make_runner(
         config_json |= {"max_position_embeddings": 1 << 20, "tie_word_embeddings": True, **shape}
         (Path(folder) / "config.json").write_text(json.dumps(config_json))
         config = read_model_config(Path(folder))
-    weights = RandomWeights(dtype, online=online)
-    model = build_model(config, weights, layers, ranks)  # type: ignore[arg-type]
+    weights = RandomWeights(Path(), dtype, online=online)
+    model = build_model(config, weights, layers, ranks)
     num_bytes = weights.loaded_bytes
     if model._head._layer.packed_bytes:  # type: ignore[attr-defined]
         # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.weights import Part
 from baton_engine.models.model import Model
@@ -45,31 +46,8 @@ CONTEXT: Final = 2048
 PROMPT: Final = 8192
 
 
-class RandomWeights:
-    """Stands in for a WeightReader: random numbers, drawn on the device."""
-
-    online = None
-    adapters = None
-
-    def __init__(self, setup: Setup) -> None:
-        self.dtype = self.linear_dtype = setup.dtype
-        self.device = setup.device
-        self.loaded_bytes = 0
-
-    def __contains__(self, name: str) -> bool:
-        return True
-
-    def is_quantized(self, layer: str) -> bool:
-        return False
-
-    def load(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype | None = None,
-        part: Part | None = None,
-    ) -> Tensor:
-        return self.load_stacked([name], [shape], dtype, [part])
+class RandomWeights(DummyWeights):
+    """Dummy weights of one process, drawn on the device, with norms of ones."""
 
     def load_stacked(
         self,
@@ -105,14 +83,13 @@ def build(
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config_of(shape, max_len)))
         config = read_model_config(Path(folder))
-    reader: Any = weights
-    return build_model(config, reader, layers), config
+    return build_model(config, weights, layers), config
 
 
 def make_runner(setup: Setup, shape: ModelShape, num_seqs: int, max_len: int) -> ModelRunner:
     """A runner with room for `num_seqs` sequences of `max_len` tokens; on CUDA its decodes are captured."""
     kernels = select_kernels(setup.device, setup.dtype)
-    model, config = build(RandomWeights(setup), shape, max_len, kernels.layers)
+    model, config = build(RandomWeights(Path(), setup.dtype, setup.device), shape, max_len, kernels.layers)
     axes = {"k_axes": kernels.attention.k_axes, "v_axes": kernels.attention.v_axes}
     spec = replace(config.kv_spec(BLOCK_SIZE, str(setup.dtype).removeprefix("torch.")), **axes)
     num_blocks = num_seqs * -(-max_len // BLOCK_SIZE)

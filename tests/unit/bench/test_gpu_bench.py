@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_prefill_attention_multiplies_twice_for_each_visible_pair(num_tokens: in
 
 
 def test_a_models_weights_are_those_that_it_loads() -> None:
-    weights = RandomWeights(make_setup(parse_arguments(QUICK)))
+    setup = make_setup(parse_arguments(QUICK))
+    weights = RandomWeights(Path(), setup.dtype, setup.device)
     build(weights, TINY, 64, LayerKernels())
     norms, embedding = (2 * TINY.num_hidden_layers + 1) * TINY.hidden_size, 64 * TINY.hidden_size
     assert weights.loaded_bytes == 4 * (TINY.num_read_weights + norms + embedding)
