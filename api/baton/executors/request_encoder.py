@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Final
 
-from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
@@ -21,7 +21,7 @@ PLAIN_FIELDS: Final = (
     *("spaces_between_special_tokens", "include_stop_str_in_output", "allowed_token_ids", "bad_words"),
     *("thinking_token_budget", "skip_reading_prefix_cache", "stream_interval"),
 )
-"""Written as they are; those that are None are left out."""
+"""Written as they are; protobuf leaves out those that are None."""
 ENCODED_FIELDS: Final = ("structured_outputs", "repetition_detection", "logits_processors", "extra_args")
 LOCAL_FIELDS: Final = ("flat_logprobs", "output_kind")
 """Fields about how outputs are shown, which stay in this process."""
@@ -47,7 +47,7 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         model=spec.adapter_digest,
         cache_salt=spec.cache_salt,
         priority=spec.priority,
-        pooling=None if spec.pooling is None else _encode_pooling(spec.pooling),
+        pooling=None if spec.pooling is None else pb.PoolingParams(**asdict(spec.pooling)),
         prompt_embeds=[
             pb.PromptEmbeds(start=one.start, hidden_size=one.hidden_size, dtype=one.dtype, data=one.data)
             for one in spec.prompt_embeds
@@ -60,30 +60,20 @@ def encode_metadata(spec: RequestSpec) -> Metadata:
     return ((TRACEPARENT, spec.traceparent),) if spec.traceparent else ()
 
 
-def _encode_pooling(spec: PoolingSpec) -> pb.PoolingParams:
-    message = pb.PoolingParams(task=spec.task, dimensions=spec.dimensions, type_one_from=spec.type_one_from)
-    if spec.use_activation is not None:
-        message.use_activation = spec.use_activation
-    return message
-
-
 def encode_params(params: SamplingParams) -> pb.SamplingParams:
     """Write every field that the router has to know; it takes its own default for one that is None.
 
     Raises:
         InvalidRequestError: a logits processor is a function of this process.
     """
-    given = {name: getattr(params, name) for name in PLAIN_FIELDS if getattr(params, name) is not None}
     message = pb.SamplingParams(
-        **given,
+        **{name: getattr(params, name) for name in PLAIN_FIELDS},
         logits_processors=[require_name("logits_processors", one) for one in params.logits_processors],
     )
     if params.structured_outputs is not None:
         message.structured_outputs.CopyFrom(_encode_structured_outputs(params.structured_outputs))
-    if (detection := params.repetition_detection) is not None:
-        message.repetition_detection.max_pattern_size = detection.max_pattern_size
-        message.repetition_detection.min_pattern_size = detection.min_pattern_size
-        message.repetition_detection.min_count = detection.min_count
+    if params.repetition_detection is not None:
+        message.repetition_detection.CopyFrom(pb.RepetitionDetection(**asdict(params.repetition_detection)))
     if params.extra_args is not None:
         message.extra_args_json = json.dumps(params.extra_args)
     return message

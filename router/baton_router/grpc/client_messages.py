@@ -218,7 +218,7 @@ def encode_event(event: GenerationEvent) -> pb.GenerateEvent:
         case Delta():
             return pb.GenerateEvent(tokens=_encode_delta(event))
         case PromptDelta(start=start, logprobs=logprobs):
-            entries = [_encode_logprobs(entry) for entry in logprobs]
+            entries = map(_encode_logprobs, logprobs)
             return pb.GenerateEvent(prompt_logprobs=pb.PromptLogprobsEvent(start=start, entries=entries))
         case Finished():  # what was pooled goes before it, in parts
             return pb.GenerateEvent(finished=_encode_finished(event))
@@ -238,11 +238,9 @@ def _encode_delta(delta: Delta) -> pb.TokensEvent:
         text=delta.text,
         token_ids=delta.token_ids,
         cached_tokens=delta.num_cached_tokens,
+        logprobs=map(_encode_logprobs, delta.logprobs),
+        finish_reason=delta.finish_reason,
     )
-    if delta.logprobs:
-        event.logprobs.extend(_encode_logprobs(entry) for entry in delta.logprobs)
-    if delta.finish_reason is not None:
-        event.finish_reason = delta.finish_reason
     match delta.stop_reason:
         case str() as text:
             event.stop_text = text

@@ -153,11 +153,9 @@ class RedisLink:
             self._failing.remove(name)
             if not self._failing:
                 _log.info("Redis at %s is back", self._shown_url)
-        was_up, now = self.state.is_up, self._loop.time()
+        if not self.state.is_up:
+            self._up_since_s = self._loop.time()
         self.state.is_up = not self._failing
-        self.state.synced_at_s = now
-        if not was_up:
-            self._up_since_s = now
 
 
 def _is_of_replica(error: ResponseError) -> bool:

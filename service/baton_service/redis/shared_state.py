@@ -11,8 +11,6 @@ class SharedState:
 
     is_up: bool = False
     """True while every last attempt was answered; False without Redis."""
-    synced_at_s: float = 0.0
-    """Time of the last success, on the loop's clock; 0 before the first."""
     num_resyncs: int = 0
     """Sets of workers that a router read again: at a start, after a gap."""
     num_changes_behind: int = 0

@@ -52,7 +52,9 @@ def encode_command(message: ToWorker) -> pb.RouterData:
         case Prefill():
             data = pb.RouterData(prefill=pb.Prefill(spec=_encode_spec(message.spec)))
         case Reserve():
-            reserve = pb.Reserve(spec=_encode_spec(message.spec), source=_encode_source(message.source))
+            reserve = pb.Reserve(
+                spec=_encode_spec(message.spec), source=pb.KVSource(**asdict(message.source))
+            )
             data = pb.RouterData(reserve=reserve)
         case Start():
             data = pb.RouterData(start=_encode_start(message))
@@ -107,16 +109,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         weights=spec.weights,
         pooling=encode_pooling(spec.pooling),
         adapter=_encode_adapter(spec.adapter),
-        prompt_embeds=[
-            pb.EmbeddingRows(
-                start=one.start,
-                hidden_size=one.hidden_size,
-                dtype=one.dtype,
-                data=one.data,
-                digests=one.digests,
-            )
-            for one in spec.prompt_embeds
-        ],
+        prompt_embeds=[pb.EmbeddingRows(**asdict(one)) for one in spec.prompt_embeds],
     )
 
 
@@ -193,15 +186,6 @@ def _checked_some(field: str, values: Iterable[int]) -> tuple[int, ...]:
     if not token_ids:
         raise InvalidRequestError(field, [], "at least one token")
     return token_ids
-
-
-def _encode_source(source: KVSource) -> pb.KVSource:
-    return pb.KVSource(
-        worker_id=source.worker_id,
-        epoch=source.epoch,
-        peer_address=source.peer_address,
-        kv_description=source.kv_description,
-    )
 
 
 def _decode_source(reserve: pb.Reserve) -> KVSource:

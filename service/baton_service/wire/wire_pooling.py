@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import msgspec
 
 from baton_core.errors import InvalidRequestError
@@ -13,12 +15,7 @@ from baton_service.wire.wire_checks import checked_code, checked_name, checked_n
 
 def encode_pooling(spec: PoolingSpec | None) -> pb.Pooling | None:
     """Write what a request pools."""
-    if spec is None:
-        return None
-    message = pb.Pooling(task=spec.task, dimensions=spec.dimensions, type_one_from=spec.type_one_from)
-    if spec.use_activation is not None:
-        message.use_activation = spec.use_activation
-    return message
+    return None if spec is None else pb.Pooling(**asdict(spec))
 
 
 def decode_pooling(message: pb.Pooling) -> PoolingSpec:
@@ -37,14 +34,7 @@ def decode_pooling(message: pb.Pooling) -> PoolingSpec:
 
 def encode_pooled(message: Pooled) -> pb.Pooled:
     """Write a part of a result."""
-    return pb.Pooled(
-        request_id=message.request_id,
-        shape=message.shape,
-        values=message.values,
-        num_cached_tokens=message.num_cached_tokens,
-        queue_s=message.queue_s,
-        prefill_s=message.prefill_s,
-    )
+    return pb.Pooled(**asdict(message))
 
 
 def decode_pooled(message: pb.Pooled) -> Pooled:

@@ -20,6 +20,7 @@ from baton_router.core.fleet.role_pressure import (
     Pressure,
     Waiting,
     Worker,
+    mean,
     measure,
     role_of,
 )
@@ -132,9 +133,9 @@ class _Trend:
     def of(pressures: Sequence[Pressure]) -> _Trend:
         needs = [pressure.need for pressure in pressures]
         middle = len(needs) // 2
-        is_falling = _mean(needs[-middle:]) < _mean(needs[:middle])
-        need = _mean(needs)
-        use = _mean([pressure.use for pressure in pressures])
+        is_falling = mean(needs[-middle:]) < mean(needs[:middle])
+        need = mean(needs)
+        use = mean([pressure.use for pressure in pressures])
         return _Trend(need=need, use=use, is_short=need >= 1.0 and not is_falling)
 
 
@@ -171,7 +172,3 @@ def _order(worker: Worker) -> tuple[bool, int, int, str]:
     info, load = worker
     num_sequences = load.num_running + load.num_waiting
     return (role_of(worker) is Role.MIXED, load.num_queued_tokens, num_sequences, info.worker_id)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
