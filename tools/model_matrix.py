@@ -67,14 +67,20 @@ class Case:
 
     @classmethod
     def draw(cls, folder: Path, variant: str) -> Case:
-        reference = Reference(make_model(folder, variant, max_position_embeddings=1024))
-        params = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-        jobs = []
-        for length in PROMPT_LENS:
-            # A first token of its own: no prompt finds another's blocks in the cache.
-            prompt, tokens = reference.draw_greedy(length, NUM_TOKENS, prefix=(length,))
-            jobs.append(Job(RequestSpec(request_id="", prompt_token_ids=prompt, params=params), [tokens]))
-        return cls(folder, tuple(jobs))
+        return cls.of(Reference(make_model(folder, variant, max_position_embeddings=1024)), NUM_TOKENS)
+
+    @classmethod
+    def of(cls, reference: Reference, num_tokens: int) -> Case:
+        params = SamplingParams(temperature=0.0, seed=0, max_tokens=num_tokens, ignore_eos=True)
+        # A first token of its own: no prompt finds another's blocks in the cache.
+        drawn = reference.draw_all_greedy([(n, (n % 97,)) for n in PROMPT_LENS], num_tokens)
+        return cls(
+            reference.folder,
+            tuple(
+                Job(RequestSpec(request_id="", prompt_token_ids=prompt, params=params), [tokens])
+                for prompt, tokens in drawn
+            ),
+        )
 
     def named(self, name: str) -> list[Job]:
         """The requests under names of their own."""

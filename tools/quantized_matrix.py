@@ -21,13 +21,9 @@ from typing import Final
 
 import torch
 
-from baton import LLM, EngineArgs
-from baton import SamplingParams as PublicParams
+from baton import LLM, EngineArgs, SamplingParams
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_core.requests.sampling_params import SamplingParams
-from baton_core.sessions.router_messages import RequestSpec
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference, copy_with_tokenizer
-from tests.reference import Job
 from tools.document_table import DocumentTable
 from tools.model_matrix import (
     ARRANGEMENTS,
@@ -43,7 +39,6 @@ from tools.model_matrix import (
 
 RANKS: Final = "TP 2"
 WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory", RANKS)))
-PROMPT_LENS: Final = (33, 70, 200)
 REFUSED: Final = "refused"
 UNDIVIDABLE: Final = ("cannot be divided over ranks", "does not divide")
 TABLE: Final = DocumentTable(
@@ -51,21 +46,6 @@ TABLE: Final = DocumentTable(
     heading=["checkpoint", "written by", "scheme", *(", ".join(way) for way in WAYS)],
     keys=[(f"`{name}`",) for name in CHECKPOINTS],
 )
-
-
-def draw(name: str) -> Case:
-    """Return a checkpoint with requests and the tokens of its reference."""
-    folder = FIXTURES / name
-    reference = QuantizedReference(folder)
-    params = SamplingParams(temperature=0.0, seed=0, max_tokens=reference.num_tokens, ignore_eos=True)
-    drawn = reference.draw_all_greedy([(n, (n % 97,)) for n in PROMPT_LENS], reference.num_tokens)
-    return Case(
-        folder,
-        tuple(
-            Job(RequestSpec(request_id="", prompt_token_ids=prompt, params=params), [tokens])
-            for prompt, tokens in drawn
-        ),
-    )
 
 
 def compare_ranks(case: Case, folder: Path, kernels: str) -> str:
@@ -92,7 +72,7 @@ def compare_ranks(case: Case, folder: Path, kernels: str) -> str:
         return REFUSED
     prompts = [list(job.spec.prompt_token_ids) for job in case.jobs]
     max_tokens = case.jobs[0].spec.params.max_tokens
-    params = PublicParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
     with llm:
         passes = [llm.generate(prompts, params, use_tqdm=False) for _ in range(2)]
     cached = [sum(output.num_cached_tokens or 0 for output in outputs) for outputs in passes]
@@ -105,7 +85,8 @@ def compare_ranks(case: Case, folder: Path, kernels: str) -> str:
 def row(name: str) -> list[str]:
     """Return the cells of a checkpoint."""
     producer = json.loads((FIXTURES / name / "expected.json").read_text())["producer"]
-    case, cells = draw(name), []
+    reference, cells = QuantizedReference(FIXTURES / name), []
+    case = Case.of(reference, reference.num_tokens)
     with tempfile.TemporaryDirectory() as root:
         folder = copy_with_tokenizer(name, Path(root) / "model")
         for kernels, way in WAYS:

@@ -124,6 +124,16 @@ def new_draft(target: LlamaForCausalLM, intermediate_size: int) -> LlamaForCausa
     return draft.train()
 
 
+def descend(loss: Tensor, model: torch.nn.Module, optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Take one step of the optimizer with clipped gradients."""
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 def train(
     draft: LlamaForCausalLM, target: LlamaForCausalLM, texts: list[list[int]], flags: argparse.Namespace
 ) -> int:
@@ -139,12 +149,7 @@ def train(
             wanted = target(input_ids=batch[:, :-1], use_cache=False).logits.softmax(dim=-1)
         logits = draft(input_ids=batch[:, :-1], use_cache=False).logits
         loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(0, 1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = flags.lr * rate(share)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        descend(loss, draft, optimizer, flags.lr * rate(share))
         steps += 1
         right = (logits.argmax(-1) == wanted.argmax(-1)).float().mean().item()
         average = right if steps == 1 else 0.95 * average + 0.05 * right

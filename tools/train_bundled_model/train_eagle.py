@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from train import rate
-from train_draft import LENGTH, batches, make_parser, texts_of
+from train_draft import LENGTH, batches, descend, make_parser, texts_of
 from transformers import LlamaForCausalLM
 
 TAPPED = (1, 3, 4)
@@ -30,16 +30,6 @@ STEPS = 3
 """Tokens that are drafted behind each other in training."""
 STEP_WEIGHT = 0.8
 """Weight of a drafted token's loss, in units of that of the one before."""
-
-
-class Norm(nn.Module):
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -86,8 +76,8 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     def __init__(self, size: int, inner: int, eps: float, heads: tuple[int, int, int]) -> None:
         super().__init__()
-        self.input_layernorm, self.hidden_norm = Norm(size, eps), Norm(size, eps)
-        self.post_attention_layernorm = Norm(size, eps)
+        self.input_layernorm, self.hidden_norm = nn.RMSNorm(size, eps), nn.RMSNorm(size, eps)
+        self.post_attention_layernorm = nn.RMSNorm(size, eps)
         self.self_attn = Attention(size, *heads)
         self.mlp = Mlp(size, inner)
 
@@ -103,7 +93,7 @@ class Head(nn.Module):
         self.theta = config.rope_parameters["rope_theta"]
         self.fc = nn.Linear(len(TAPPED) * size, size, bias=False)
         self.midlayer = Layer(size, inner, eps, heads)
-        self.norm = Norm(size, eps)
+        self.norm = nn.RMSNorm(size, eps)
         self.lm_head = nn.Linear(size, len(tokens), bias=False)
         self.lm_head.weight.data.copy_(target.lm_head.weight[tokens])
         self.norm.weight.data.copy_(target.model.norm.weight)
@@ -174,12 +164,7 @@ def train(
             )
             right = (tokens[logits.argmax(-1)] == behind.argmax(-1)).float().mean().item()
             shares[step] = right if not steps else 0.95 * shares[step] + 0.05 * right
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = flags.lr * rate(share)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        descend(loss, head, optimizer, flags.lr * rate(share))
         steps += 1
         if steps % 50 == 0:
             alike = ", ".join(f"{one:.1%}" for one in shares)

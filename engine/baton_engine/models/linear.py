@@ -211,12 +211,8 @@ def share_to_read(weights: WeightReader, layer: str, share: Share) -> Share:
 
 def _take(layer: str, weight: QuantizedWeight, out_sizes: Sequence[int], share: Share) -> QuantizedWeight:
     if share.outputs is not None:
-        starts = accumulate(out_sizes, initial=0)
-        places = [
-            slice(start + rows.start, start + rows.stop)
-            for start, rows in zip(starts, share.outputs, strict=False)
-        ]
-        return stack([weight.outputs(place) for place in places])
+        placed = _place(out_sizes, share.outputs)
+        return stack([weight.outputs(slice(rows.start, rows.stop)) for rows in placed])
     assert share.inputs is not None, "it is not whole"
     try:
         return take_inputs(weight, share.inputs)
@@ -350,12 +346,16 @@ def find_pieces(layers: Sequence[str], out_sizes: Sequence[int], share: Share) -
             PlacePart(layer=layer, out_size=size, rows=rows)
             for layer, size, rows in zip(layers, out_sizes, share.outputs, strict=True)
         ]
-    starts = accumulate(out_sizes, initial=0)
-    placed = [
-        range(start + rows.start, start + rows.stop)
-        for start, rows in zip(starts, share.outputs, strict=False)
-    ]
+    placed = _place(out_sizes, share.outputs)
     return [PlacePart(layer=layers[0], out_size=sum(out_sizes), rows=rows) for rows in placed]
+
+
+def _place(out_sizes: Sequence[int], outputs: Sequence[range]) -> list[range]:
+    """Return where rows of each output lie in a layer that has the outputs side by side."""
+    starts = accumulate(out_sizes, initial=0)
+    return [
+        range(start + rows.start, start + rows.stop) for start, rows in zip(starts, outputs, strict=False)
+    ]
 
 
 def load_piece(
