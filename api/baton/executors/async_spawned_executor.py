@@ -17,7 +17,7 @@ from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import ask_load, read_load
-from baton_core.errors import BatonError, EngineDeadError, ErrorCode, RequestError
+from baton_core.errors import EngineDeadError, ErrorCode
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
@@ -117,12 +117,8 @@ class AsyncSpawnedExecutor:
                     raise
                 await asyncio.to_thread(self._adapters.serve, adapter, asked_s)
                 await self._read_events(request, metadata, inbox)
-        except grpc.RpcError as error:
-            inbox.put((request_error(error),))
-        except BatonError as error:
-            inbox.put((RequestError(error.code, str(error)),))
         except Exception as error:
-            inbox.put((RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"),))
+            inbox.put((request_error(error),))
 
     async def _read_events(self, request: pb.GenerateRequest, metadata: Metadata, inbox: Inbox) -> None:
         call = self._stub().Generate(request, metadata=metadata)

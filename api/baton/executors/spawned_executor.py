@@ -19,7 +19,6 @@ from baton.executors.operator_client import AdapterServing, ask_workers
 from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
-from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
@@ -122,12 +121,8 @@ class SpawnedExecutor:
                     raise
                 self._adapters.serve(adapter, asked_s)
                 self._read_events(call)
-        except grpc.RpcError as error:
-            self._events.put((call, request_error(error)))
-        except BatonError as error:
-            self._events.put((call, RequestError(error.code, str(error))))
         except Exception as error:
-            self._events.put((call, RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")))
+            self._events.put((call, request_error(error)))
 
     def _read_events(self, call: _Call) -> None:
         reader = EventReader()
