@@ -17,7 +17,7 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -25,7 +25,6 @@ from baton import LLM, RequestOutput, SamplingParams
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.ranks.ranks import ALONE, Ranks
-from baton_engine.steps.runner import ModelRunner
 from baton_kernels.interface.kernels import Kernels
 from baton_kernels.selection import select_invariant_kernels, select_kernels
 from bench import cpu_step
@@ -35,19 +34,6 @@ SOURCES = (argparse, inspect, os, random)
 """Modules of the standard library whose text prompts are cut from."""
 CHUNK_LEN = 32
 PARTS = ("times", "differences")
-
-
-@dataclass
-class Contender:
-    """One way to compute a step, with its times."""
-
-    runner: ModelRunner
-    times_s: list[float] = field(default_factory=list)
-
-    def run(self, plan: StepPlan) -> None:
-        start = time.process_time()
-        self.runner.execute(plan)
-        self.times_s.append(time.process_time() - start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +90,7 @@ def print_times(arguments: argparse.Namespace) -> None:
         tokens = [3 + 17 * seq for seq in range(batch)]
         steps[f"decode of {batch} at {arguments.context}"] = cpu_step.make_step(tokens, arguments)
     for name, plan in steps.items():
-        contenders = [Contender(runner) for runner in runners]
+        contenders = [cpu_step.Contender(runner, time.process_time) for runner in runners]
         for _ in range(arguments.repeats):
             for contender in contenders:
                 contender.run(plan)

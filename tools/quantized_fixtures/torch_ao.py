@@ -53,14 +53,6 @@ def _make(folder: Path, scheme: str, make_config: Callable[[], Any]) -> None:
     write_expected(folder, PACKAGE, scheme, weights)
 
 
-def _float8_inputs(granularity: Any) -> Any:
-    return Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
-
-
-def _int4(config: Any, **settings: Any) -> Any:
-    return config(weight_dtype=torch.int4, **settings)
-
-
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "torchao-int8": partial(
         _make,
@@ -73,19 +65,25 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "torchao-int4": partial(
         _make,
         scheme="int4 weights in groups of 64",
-        make_config=partial(_int4, IntxWeightOnlyConfig, granularity=PerGroup(64)),
+        make_config=partial(IntxWeightOnlyConfig, weight_dtype=torch.int4, granularity=PerGroup(64)),
     ),
     "torchao-int8-int4": partial(
         _make,
         scheme="int8 inputs, int4 weights in groups of 32",
-        make_config=partial(_int4, Int8DynamicActivationIntxWeightConfig, weight_granularity=PerGroup(32)),
+        make_config=partial(
+            Int8DynamicActivationIntxWeightConfig, weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+        ),
     ),
     "torchao-fp8": partial(_make, scheme="fp8 weights", make_config=Float8WeightOnlyConfig),
     "torchao-fp8-fp8": partial(
-        _make, scheme="fp8 inputs, fp8 weights, per row", make_config=partial(_float8_inputs, PerRow())
+        _make,
+        scheme="fp8 inputs, fp8 weights, per row",
+        make_config=partial(Float8DynamicActivationFloat8WeightConfig, granularity=PerRow()),
     ),
     "torchao-fp8-tensor": partial(
-        _make, scheme="fp8 inputs, fp8 weights, per tensor", make_config=partial(_float8_inputs, PerTensor())
+        _make,
+        scheme="fp8 inputs, fp8 weights, per tensor",
+        make_config=partial(Float8DynamicActivationFloat8WeightConfig, granularity=PerTensor()),
     ),
 }
 

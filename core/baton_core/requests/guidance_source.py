@@ -71,13 +71,8 @@ def regex_source(pattern: str) -> str:
     return lark_source(f"start: {_regex(pattern)}")
 
 
-def lark_source(grammar: str) -> str:
-    """Return the source of one grammar in Lark's notation."""
-    return _sources(grammar)
-
-
-def _sources(grammar: str, *inner: dict[str, str]) -> str:
-    """Return the source of a grammar and of those that it names."""
+def lark_source(grammar: str, *inner: dict[str, str]) -> str:
+    """Return the source of a grammar in Lark's notation and of those that it names."""
     options = "" if "%llguidance" in grammar else f"{_OPTIONS}\n"
     return json.dumps({"grammars": [{"lark_grammar": options + grammar}, *inner]})
 
@@ -112,7 +107,7 @@ class _TagWriter:
             whole = self._triggered(tag["triggers"], [_older(each) for each in tag["structures"]])
         else:
             whole = self._part(tag["format"])
-        return _sources("\n".join([f"start: {whole}", *self._rules]), *self._inner)
+        return lark_source("\n".join([f"start: {whole}", *self._rules]), *self._inner)
 
     def _part(self, part: dict[str, Any]) -> str:
         """Return an expression for one part."""
