@@ -25,6 +25,7 @@ class ReasoningParser(OutputParser):
     end_text: ClassVar[str] = "</think>"
     may_end: ClassVar[bool] = False
     """True if outputs may end before `end_text`, as with a call in a message of its own."""
+    always_starts_inside: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class ReasoningParser(OutputParser):
     ) -> None:
         """`answer`: takes what follows the reasoning; `starts_inside`: the prompt has opened it."""
         self._answer = answer
-        self._starts_inside = starts_inside
+        self._starts_inside = starts_inside or self.always_starts_inside
         self._start = Markers(self.start_text)
         self._end = Markers(self.end_text)
         self._state: Callable[[str], list[OutputDelta]] = self._opening
@@ -80,16 +81,9 @@ class ReasoningParser(OutputParser):
 
 
 class DeepSeekR1ReasoningParser(ReasoningParser):
-    """Always starts inside: the model may leave the opening marker out."""
+    """The model may leave the opening marker out."""
 
-    def __init__(
-        self,
-        answer: OutputParser,
-        *,
-        starts_inside: bool = True,
-        template_kwargs: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(answer, starts_inside=True, template_kwargs=template_kwargs)
+    always_starts_inside = True
 
 
 class Qwen3ReasoningParser(ReasoningParser):
