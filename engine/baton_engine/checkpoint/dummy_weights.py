@@ -51,4 +51,4 @@ class DummyWeights(WeightReader):
 def _random(name: str, shape: Sequence[int], part: Part | None) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     whole = torch.randn(tuple(shape), generator=generator) * _SCALE
-    return whole if part is None else whole.narrow(part.axis, part.indices.start, len(part.indices))
+    return whole if part is None else whole.index_select(part.axis, torch.tensor(part.indices))

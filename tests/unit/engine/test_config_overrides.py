@@ -16,6 +16,7 @@ from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.folder_description import describe_folder
+from baton_engine.checkpoint.weights import Part
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
@@ -133,6 +134,9 @@ def test_dummy_weights_follow_from_their_names(tmp_path: Path) -> None:
     assert "anything" in one
     assert one.loaded_bytes == 2 * tensor.nbytes
     assert one.digest() == other.digest() == "dummy"
+    for part in (Part(0, range(1, 3)), Part(0, range(0, 3, 2)), Part(1, range(2, 4))):
+        of_rank = one.load("a.weight", (3, 4), part=part)
+        assert torch.equal(of_rank, tensor.index_select(part.axis, torch.tensor(part.indices))), part
 
 
 @pytest.mark.parametrize("variant", ["llama", "granite"])
