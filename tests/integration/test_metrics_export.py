@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,27 @@ def test_an_llm_is_on_it_until_it_is_gone(folder: Path) -> None:
     del llm
     gc.collect()
     assert not samples()
+
+
+def test_it_is_on_each_page_that_another_thread_reads_while_steps_run(folder: Path) -> None:
+    interval, is_over, pages = sys.getswitchinterval(), threading.Event(), []
+
+    def read() -> None:
+        while not is_over.is_set():
+            pages.append(b"vllm:num_requests_running{" in generate_latest(REGISTRY))
+
+    with LLM.from_engine_args(tiny_args(folder, max_num_seqs=64)) as llm:
+        reader = threading.Thread(target=read)
+        sys.setswitchinterval(1e-6)
+        try:
+            reader.start()
+            llm.generate([PROMPT] * 300, greedy(2), use_tqdm=False)
+        finally:
+            is_over.set()
+            reader.join()
+            sys.setswitchinterval(interval)
+    assert pages
+    assert all(pages)
 
 
 def test_without_statistics_it_is_not_on_it(folder: Path) -> None:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from baton_core.distribution import Distribution
+from baton.executors.executor import ExecutorLoad
 from baton_core.errors import BatonError
 from baton_core.requests.adapter import Adapter
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_core.sessions.worker_info import Role
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
     AdapterLoaded,
@@ -50,7 +50,6 @@ from baton_router.core.router_events import (
     WorkerJoined,
 )
 from baton_service.tracing import NO_TRACING, Tracing, report_spans
-from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.engine.adapter_loading import adapter_loaded
@@ -132,24 +131,19 @@ class CorePair:
         self._to_worker.append(result)
         self._exchange()
 
-    @property
-    def drafts(self) -> DraftCounts | None:
-        """The counts of speculation; None where nothing is drafted."""
-        return self._worker.scheduler.speculation.counts if self._worker.config.speculative else None
-
-    @property
-    def num_preemptions(self) -> int:
-        return self._worker.scheduler.num_preemptions
-
-    @property
-    def block_residency(self) -> tuple[Distribution, ...]:
-        """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where they are not measured."""
-        residency = self._worker.pool.residency
-        return () if residency is None else residency.distributions
-
-    def load(self) -> WorkerLoad:
-        """Return the current load of the worker."""
-        return self._worker.load(time.monotonic())
+    def load(self) -> ExecutorLoad:
+        """Return the current load of the worker, from any thread: it only reads sizes, and copies."""
+        scheduler, pool = self._worker.scheduler, self._worker.pool
+        residency = pool.residency
+        return ExecutorLoad(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_deferred=self._worker.num_deferred,
+            kv_cache_usage=1.0 - pool.num_available / pool.num_blocks,
+            num_preemptions=scheduler.num_preemptions,
+            drafts=scheduler.speculation.counts if self._worker.config.speculative else None,
+            block_residency=() if residency is None else residency.distributions,
+        )
 
     def _exchange(self) -> None:
         while self._to_router or self._to_worker:

@@ -165,20 +165,10 @@ class InProcessExecutor:
                 return self._controls.run_on_ranks(command)
 
     def load(self) -> ExecutorLoad:
-        """Return the current load of the worker."""
+        """Return the current load of the worker, from any thread."""
         load = self._cores.load()
-        num_blocks = self._config.num_blocks
-        return ExecutorLoad(
-            num_running=load.num_running,
-            num_waiting=load.num_waiting + len(self._waiting),
-            num_deferred=load.num_deferred,
-            kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
-            num_preemptions=self._cores.num_preemptions,
-            drafts=self._cores.drafts,
-            step_tokens=self._step_tokens,
-            work=self._work,
-            block_residency=self._cores.block_residency,
-        )
+        num_waiting = load.num_waiting + len(self._waiting)
+        return replace(load, num_waiting=num_waiting, step_tokens=self._step_tokens, work=self._work)
 
     def close(self) -> None:
         """End the other ranks, and the threads that compile grammars, publish events or export traces."""

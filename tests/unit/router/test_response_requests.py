@@ -12,6 +12,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_router.http.chat.request import count_tokens, read_chat
 from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.responses.conversations import read_request
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.output_parsing.output_parser import Tool
@@ -163,6 +164,25 @@ def test_calls_of_a_local_shell_are_those_of_a_function_and_their_results_have_i
     ]
     with pytest.raises(InvalidRequestError, match=r"input\[0\].action is None; allowed: an object"):
         messages_of(shell)
+
+
+def test_the_name_of_a_call_may_be_empty() -> None:
+    call = {"type": "function_call", "call_id": "", "name": "f", "arguments": "{}"}
+    read = messages_of(call, {"type": "function_call_output", "call_id": "", "output": "1"})
+    assert (read[0]["tool_calls"][0]["id"], read[1]["tool_call_id"]) == ("", "")
+
+
+def test_stored_results_of_a_local_shell_keep_the_name_of_their_call() -> None:
+    items = [
+        {"role": "user", "content": "x"},
+        {"type": "local_shell_call", "id": "lsh_1", "action": {"command": ["ls"]}},
+        {"type": "local_shell_call_output", "id": "lsh_1", "output": "f"},
+    ]
+    _, stored = read_request(msgspec.convert({"input": items}, ResponsesRequest), [], is_stored=True)
+    listed = [msgspec.json.decode(item) for item in stored]
+    assert listed[1]["id"] == "lsh_1" != listed[2]["id"]
+    again = messages_of(*listed)
+    assert again[2]["tool_call_id"] == again[1]["tool_calls"][0]["id"] == "lsh_1"
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,14 @@ from baton_worker.core.worker_request import WorkerRequest
 
 
 def count_deferred(requests: Iterable[WorkerRequest], preparations: Container[str]) -> int:
-    """Count the requests that no step can take yet: their blocks, grammars or adapters are awaited."""
+    """Count the requests that no step can take yet: their blocks, grammars or adapters are awaited.
+
+    A copy is read, for an engine within an application is asked by other threads while it runs steps.
+    """
     return sum(
         request.spec.request_id in preparations
-        or any(seq.state is SequenceState.PULLING for seq in request.sequences.values())
-        for request in requests
+        or any(seq.state is SequenceState.PULLING for seq in tuple(request.sequences.values()))
+        for request in tuple(requests)
     )
 
 

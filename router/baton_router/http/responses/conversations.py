@@ -14,7 +14,7 @@ from baton_router.http.errors import HttpError
 from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse, response_key
 from baton_router.http.responses.items import response_of
 from baton_router.http.responses.replies import Response, StreamEvent, last_event, response_error
-from baton_router.http.responses.request import as_chat, own_items
+from baton_router.http.responses.request import as_chat, call_id_of, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
 
 _PREFIXES: Final = {
@@ -131,9 +131,14 @@ def read_request(
 
 
 def _as_listed(item: InputItem, names: set[str | None]) -> bytes:
-    """Return an item as it is listed: its text as a part, and an id beside `names`, which is added there."""
+    """Return an item as it is listed: its text as a part, and an id beside `names`, which is added there.
+
+    Where it gets another id, the one that says which call it is stays as `call_id`.
+    """
     fields = _without_none(msgspec.to_builtins(item))
     if not item.id or item.id in names:
+        if (call_id := call_id_of(item)) is not None:
+            fields["call_id"] = call_id
         fields["id"] = f"{_PREFIXES[item.kind]}_{uuid4().hex}"
     names.add(fields["id"])
     fields["type"] = item.kind

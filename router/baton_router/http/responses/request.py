@@ -181,7 +181,8 @@ def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
     """Add an item to an earlier reply."""
     match item.kind:
         case kind if kind in _CALLS:
-            call = ToolCallOfMessage(function=_called(name, item), id=_call_id(name, item))
+            call_id = _given(name, "call_id", call_id_of(item))
+            call = ToolCallOfMessage(function=_called(name, item), id=call_id)
             message.tool_calls = message.tool_calls or []
             message.tool_calls.append(call)
         case "reasoning":
@@ -209,10 +210,10 @@ def _called(name: str, item: InputItem) -> CalledFunction:
     )
 
 
-def _call_id(name: str, item: InputItem) -> str:
-    """Return the name of a call; results of a local shell have it as their id."""
+def call_id_of(item: InputItem) -> str | None:
+    """Return the name of the call that an item is or answers; local shells have it as the item's id."""
     own_id = item.id if item.kind.startswith("local_shell") else None
-    return _given(name, "call_id", item.call_id or own_id)
+    return own_id if item.call_id is None else item.call_id
 
 
 def _message(name: str, item: InputItem) -> ChatMessage:
@@ -224,7 +225,8 @@ def _message(name: str, item: InputItem) -> ChatMessage:
             if item.output is None:
                 raise InvalidRequestError(f"{name}.output", None, "text, or parts of it")
             output = _text_of(f"{name}.output", item.output, _TEXTS)
-            return ChatMessage(role="tool", tool_call_id=_call_id(name, item), content=output)
+            call_id = _given(name, "call_id", call_id_of(item))
+            return ChatMessage(role="tool", tool_call_id=call_id, content=output)
         case _:
             raise _unknown(name, item)
 
