@@ -97,6 +97,8 @@ def test_without_a_length_as_many_tokens_are_kept_as_the_context_holds(llm: LLM,
         tokenization_kwargs={"truncation": True, "add_special_tokens": False},
     )
     assert output.prompt_token_ids == expected(folder, text, max_length=44, add_special_tokens=False)
+    with pytest.raises(InvalidRequestError, match="max_length is 1; allowed: at least 2, with"):
+        llm.generate(TEXT, greedy(63), use_tqdm=False, tokenization_kwargs={"truncation": True})
     off = {"truncation": "do_not_truncate", "max_length": None, "padding": False, "return_tensors": None}
     assert asked(llm, "generate", TEXT, **off) == expected(folder, TEXT, truncation=False)
     with pytest.raises(InvalidRequestError, match="maximum context length is 64"):

@@ -71,11 +71,11 @@ class TokenizationOptions:
 
     @contextmanager
     def naming_limit(self) -> Iterator[None]:
-        """Let errors about the limit name the field that gave it."""
+        """Let errors about the limit name the field that it is of, given or not."""
         try:
             yield
         except InvalidRequestError as error:
-            if self.max_length is not None and error.field == _LIMIT:
+            if self.truncation and error.field == _LIMIT:
                 error.args = (str(error).replace(_LIMIT, "max_length", 1),)
                 error.field = "max_length"
             raise
