@@ -98,8 +98,8 @@ class LoadedEngine:
     """Quantization of linear layers while they were loaded; empty if there was none."""
     dtype: str = ""
     """Dtype that the model is computed in, by torch's name."""
-    weight_bytes: int = 0
-    """As `LoadedModel.weight_bytes`."""
+    read_bytes: int = 0
+    """As `LoadedModel.read_bytes`."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
     pooling: PoolingModel | None = None
@@ -125,6 +125,8 @@ class LoadedModel:
     """Opens the same files once more, to be read in the same way."""
     weight_bytes: int
     """Size of the weights in memory."""
+    read_bytes: int
+    """Size of those that steps read as a whole."""
     pooler: Pooler | None = None
     """None where tokens are generated."""
     adapters: AdapterBank | None = None
@@ -162,7 +164,7 @@ class LoadedModel:
             numerics=numerics_of_ranks(self.kernels.numerics, self.ranks),
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
-            weight_bytes=self.weight_bytes,
+            read_bytes=self.read_bytes,
             has_batch_processors=self.processors.has_classes,
             pooling=self.pooler.model if self.pooler else None,
         )
@@ -265,6 +267,7 @@ def load_model(
         quantization=quantization,
         open_weights=open_weights,
         weight_bytes=weights.loaded_bytes,
+        read_bytes=weights.loaded_bytes - weights.table_bytes,
         pooler=pooler,
         adapters=bank,
     )
@@ -352,10 +355,7 @@ def _plan(
 
 
 def _kv_spec(
-    settings: EngineSettings,
-    config: ModelConfig,
-    kernels: Kernels,
-    weights: WeightReader,
+    settings: EngineSettings, config: ModelConfig, kernels: Kernels, weights: WeightReader
 ) -> KVSpec:
     """Return the model's KV cache, with the scales of the checkpoint where it holds 8-bit floats."""
     dtype = resolve_cache_dtype(settings.kv_cache_dtype, weights.dtype, weights.device)

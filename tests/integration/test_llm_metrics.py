@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from baton import LLM
+from baton_core.errors import InvalidConfigError
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.models import make_model, make_prompt
 
@@ -44,3 +47,11 @@ def test_blocks_and_work_are_measured_where_it_is_asked_for(tmp_path: Path) -> N
     with LLM.from_engine_args(tiny_args(folder)) as llm:
         fill(llm, 1)
         assert measured(llm) == {}
+
+
+def test_a_model_whose_work_is_not_known_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "neox", "gpt-neox")
+    (folder / "model.safetensors").unlink()
+    text = "enable_mfu_metrics is True; allowed with GPTNeoXForCausalLM: False"
+    with pytest.raises(InvalidConfigError, match=text):
+        LLM.from_engine_args(tiny_args(folder, enable_mfu_metrics=True))

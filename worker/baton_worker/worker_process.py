@@ -174,9 +174,8 @@ async def _serve(settings: WorkerSettings) -> None:
         device = choose_device(settings.engine.device, settings.kv_transport)
         transport = choose_transport(settings.kv_transport, device)
         placement, transfers = _placement(settings, device, transport, epoch, listen)
-        placed = replace(settings.engine, device=device.type)
         grammars = await asyncio.to_thread(grammar_compiler, settings)
-        engine = await _unless_stopped(_load, settings.executor, placed, grammars, placement, transfers)
+        engine = await _unless_stopped(_load, settings, device, grammars, placement, transfers)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
         config = worker_config(settings, engine.loaded, placement.connector.capabilities, worker_id, epoch)
@@ -258,18 +257,19 @@ async def _serve_probes(settings: WorkerSettings, host: str, probes: Probes, sta
 
 
 def _load(
-    executor: ExecutorSettings,
-    settings: EngineSettings,
+    settings: WorkerSettings,
+    device: torch.device,
     grammars: GrammarCompiler,
     placement: PoolPlacement,
     transfers: GroupTransfers | None,
 ) -> ResidentEngine:
+    settings.metrics.require_possible(settings.engine)
     return ResidentEngine(
-        settings,
+        replace(settings.engine, device=device.type),
         grammars,
         allocate_pool=placement.allocate,
         give_back_pool=placement.give_back,
-        executor=executor,
+        executor=settings.executor,
         transfers=transfers,
     )
 

@@ -67,6 +67,7 @@ class InProcessExecutor:
 
     def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        settings.metrics.require_possible(settings.engine)
         self._grammars = grammar_compiler(settings, warms_up=False)
         self._engine = ResidentEngine(settings.engine, self._grammars, executor=settings.executor)
         self._close_engine = finalize(self, self._engine.close)

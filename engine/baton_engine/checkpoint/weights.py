@@ -101,6 +101,8 @@ class WeightReader:
         """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0
         """Size of all tensors handed out so far, as those who got them keep them."""
+        self.table_bytes = 0
+        """Size of those of them from which steps take single rows alone."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Shapes of the tensors handed out so far, by name."""
         self.folder = folder
@@ -173,6 +175,12 @@ class WeightReader:
             InvalidModelError: it is missing, or its shape or dtype is not what the model needs.
         """
         return self.load_stacked([name], [shape], dtype, [part])
+
+    def load_table(self, name: str, shape: Sequence[int], part: Part | None = None) -> Tensor:
+        """Return a tensor as `load` does, from which steps take single rows alone."""
+        table = self.load(name, shape, part=part)
+        self.table_bytes += table.nbytes
+        return table
 
     def load_stacked(
         self,

@@ -44,13 +44,15 @@ class Encoder:
         self.device = weights.device
         self.is_capturable = False
         tensors, names, size = _Tensors(config, weights, kernels), config.names, config.hidden_size
-        self._embedding = tensors.load(f"{names.embedding}.weight", (config.vocab_size, size))
+        self._embedding = tensors.load_table(f"{names.embedding}.weight", (config.vocab_size, size))
         self._positions: Tensor | None = None
         if names.positions is not None:
-            self._positions = tensors.load(f"{names.positions}.weight", (config.num_positions, size))
+            self._positions = tensors.load_table(f"{names.positions}.weight", (config.num_positions, size))
         self._token_types: Tensor | None = None
         if names.type_table is not None:
-            self._token_types = tensors.load(f"{names.type_table}.weight", (config.num_token_types, size))
+            self._token_types = tensors.load_table(
+                f"{names.type_table}.weight", (config.num_token_types, size)
+            )
         self._embedding_norm = tensors.norm(names.embedding_norm)
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
         self._rotaries = [
@@ -159,6 +161,9 @@ class _Tensors:
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
         return self._weights.load(self._prefix + name, shape)
+
+    def load_table(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self._weights.load_table(self._prefix + name, shape)
 
     def norm(self, name: str) -> LayerNorm:
         size = (self._config.hidden_size,)

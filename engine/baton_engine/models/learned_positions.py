@@ -73,7 +73,7 @@ class LearnedPositionsDecoder:
         self._project_in: AnyLinear | None = None
         self._project_out: AnyLinear | None = None
         if place.is_first_stage:
-            self._positions = tensors.load(f"{names.positions}.weight", (config.num_positions, size))
+            self._positions = tensors.load_table(f"{names.positions}.weight", (config.num_positions, size))
             if width != size:
                 self._project_in = tensors.linear(["project_in"], [size], width, has_bias=False)
         own = place.layers(config.num_layers)
@@ -194,6 +194,9 @@ class _Tensors:
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
         return self._weights.load(self.prefix + name, shape)
+
+    def load_table(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self._weights.load_table(self.prefix + name, shape)
 
     def norm(self, name: str) -> LayerNorm:
         config = self._config

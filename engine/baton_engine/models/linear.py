@@ -249,6 +249,8 @@ def load_head(
             weight = _take(layer, weight, [shape[0]], share)
         head = Linear(weight, kernels=kernels, dtype=weights.dtype)
         weights.loaded_bytes += head.packed_bytes
+        if not head.packed_bytes:  # the head reads the table itself
+            weights.table_bytes -= tied.nbytes
     else:
         read = share_to_read(weights, layer, share)
         (piece,) = find_pieces([layer], [shape[0]], read)

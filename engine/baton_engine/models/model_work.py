@@ -20,21 +20,19 @@ class _Shape:
     head: tuple[Product, ...]
     windows: tuple[int | None, ...]
     query_size: int
-    num_embedding_weights: int
-    """Weights of tables that no product reads."""
     is_causal: bool = True
 
 
 def model_work(
-    config: ModelConfig, kv_spec: KVSpec, *, dtype: str, weight_bytes: int, num_ranks: int
+    config: ModelConfig, kv_spec: KVSpec, *, dtype: str, read_bytes: int, num_ranks: int
 ) -> ModelWork:
-    """Return the shape of a model that is loaded: `weight_bytes` is the size of a rank's weights.
+    """Return the shape of a model that is loaded: `read_bytes` is as in `LoadedEngine`.
 
     Raises:
         InvalidConfigError: the layers of such a model are not known.
     """
     shape = _shape(config)
-    stored = sum(one.num_weights for one in (*shape.products, *shape.head)) + shape.num_embedding_weights
+    num_weights = sum(one.num_weights for one in (*shape.products, *shape.head))
     kv_bytes = 2 * kv_spec.num_kv_heads * kv_spec.head_dim * ITEM_BYTES[kv_spec.dtype]
     return ModelWork(
         products=shape.products,
@@ -45,11 +43,20 @@ def model_work(
         ),
         query_size=shape.query_size,
         kv_bytes=kv_bytes if shape.is_causal else 0,
-        weight_bytes=weight_bytes * num_ranks / stored,
+        weight_bytes=read_bytes * num_ranks / num_weights,
         item_bytes=ITEM_BYTES[dtype],
         num_ranks=num_ranks,
         is_causal=shape.is_causal,
     )
+
+
+def require_known_work(config: ModelConfig) -> None:
+    """Refuse a model of which `model_work` knows no shape.
+
+    Raises:
+        InvalidConfigError: naming the architecture.
+    """
+    _shape(config)
 
 
 def _shape(config: ModelConfig) -> _Shape:
@@ -81,13 +88,11 @@ def _of_decoder(config: DecoderConfig) -> _Shape:
     products += _alike(num_layers - num_sparse, (size, 2 * mlp), (mlp, size))
     if config.mixture is not None:
         products += _of_mixture(config.mixture, num_sparse)
-    num_tables = 1 if not (config.tie_word_embeddings and config.has_head) else 0
     return _Shape(
         products=products,
         head=_alike(int(config.has_head), (size, config.vocab_size)),
         windows=tuple(layer.window for layer in config.layers),
         query_size=query,
-        num_embedding_weights=num_tables * size * config.vocab_size,
         is_causal=config.is_causal,
     )
 
@@ -117,7 +122,6 @@ def _of_encoder(config: EncoderConfig) -> _Shape:
         head=(),
         windows=tuple(layer.window for layer in config.layers),
         query_size=size,
-        num_embedding_weights=size * (config.vocab_size + config.num_positions + config.num_token_types),
         is_causal=config.is_causal,
     )
 
@@ -130,7 +134,6 @@ def _of_learned_positions(config: LearnedPositionsConfig) -> _Shape:
         config.num_layers,
     )
     is_projected = int(width != size)
-    num_tables = 1 if not (config.tie_word_embeddings and config.has_head) else 0
     return _Shape(
         products=(
             *_alike(num_layers, (size, 3 * size), (size, size), (size, mlp), (mlp, size)),
@@ -142,5 +145,4 @@ def _of_learned_positions(config: LearnedPositionsConfig) -> _Shape:
         ),
         windows=(None,) * num_layers,
         query_size=size,
-        num_embedding_weights=size * config.num_positions + num_tables * width * config.vocab_size,
     )

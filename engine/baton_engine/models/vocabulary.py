@@ -42,7 +42,7 @@ class Embedding:
         self._name, self._shape = name, (vocab_size, size)
         self._tokens = ranks.place.tokens(vocab_size)
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
-        self._table = weights.load(name, self._shape, part=part)
+        self._table = weights.load_table(name, self._shape, part)
         self._adapted: AdapterPlace | None = None
         if weights.adapters is not None:
             self._adapted = weights.adapters.embedding(name.removesuffix(".weight"), self._shape)

@@ -21,8 +21,11 @@ from transformers import (
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.model_work import AttentionGroup, ModelWork
 from baton_core.worker.step_plan import SeqId, SequenceSlice
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.models.model_work import model_work
 from baton_engine.models.registry import read_model_config
+from tests.models import make_model
 from tests.unit.engine.steps import make_spec
 
 SIZES: dict[str, Any] = {
@@ -43,13 +46,11 @@ MIXTRAL = MixtralConfig(
 )
 
 
-def estimate(
-    config: PretrainedConfig, folder: Path, *, num_ranks: int = 1, weight_bytes: int = 0
-) -> ModelWork:
+def estimate(config: PretrainedConfig, folder: Path, *, num_ranks: int = 1, read_bytes: int = 0) -> ModelWork:
     config.save_pretrained(folder)
     read = read_model_config(folder)
     spec = read.kv_spec(16, "float32")
-    return model_work(read, spec, dtype="float32", weight_bytes=weight_bytes, num_ranks=num_ranks)
+    return model_work(read, spec, dtype="float32", read_bytes=read_bytes, num_ranks=num_ranks)
 
 
 def piece(start: int, count: int, *, draws: bool = True) -> SequenceSlice:
@@ -98,20 +99,31 @@ def test_a_prompt_is_the_sum_of_its_tokens_but_for_weights_and_logits(tmp_path: 
 
 
 def test_weights_are_read_once_and_the_cache_as_far_as_it_is_seen(tmp_path: Path) -> None:
-    num_weights = 3 * (64 * 128 + 64 * 64 + 3 * 64 * 96) + 2 * 64 * 512
-    work = estimate(LLAMA, tmp_path, weight_bytes=4 * num_weights)
+    num_weights = 3 * (64 * 128 + 64 * 64 + 3 * 64 * 96) + 64 * 512
+    work = estimate(LLAMA, tmp_path, read_bytes=4 * num_weights)
     one, other = work.of_step([piece(10, 1)]), work.of_step([piece(30, 1)])
     kv_bytes = 3 * 2 * 2 * 16 * 4
     assert other.read_bytes - one.read_bytes == pytest.approx(20 * kv_bytes)
     inputs = 4 * (3 * (64 + 64 + 64 + 96) + 64)
-    assert one.read_bytes == pytest.approx(4 * (num_weights - 64 * 512) + 11 * kv_bytes + inputs)
+    assert one.read_bytes == pytest.approx(4 * num_weights + 11 * kv_bytes + inputs)
     assert one.written_bytes == kv_bytes + 4 * (3 * (128 + 64 + 192 + 64) + 512)
     without = work.of_step([piece(10, 1, draws=False)])
     assert one.read_bytes - without.read_bytes == pytest.approx(4 * (64 * 512 + 64)), "no head without a draw"
 
 
+@pytest.mark.parametrize("settings", [{}, {"cpu_kernels": "torch"}])
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "mixtral", "gpt2", "opt"])
+def test_a_loaded_models_weights_take_their_bytes_without_its_tables(
+    variant: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    loaded = load_model(EngineSettings(model=str(make_model(tmp_path / "model", variant)), **settings))
+    sizes = {"dtype": "float32", "read_bytes": loaded.read_bytes, "num_ranks": 1}
+    found = model_work(loaded.config, loaded.kv_spec, **sizes).weight_bytes
+    assert found == pytest.approx(4, rel=0.09), "tied tables are heads, too, as they are or as packed copies"
+
+
 def test_ranks_divide_the_work_and_many_tokens_read_all_experts(tmp_path: Path) -> None:
-    whole, part = (estimate(MIXTRAL, tmp_path, num_ranks=n, weight_bytes=1000 // n) for n in (1, 2))
+    whole, part = (estimate(MIXTRAL, tmp_path, num_ranks=n, read_bytes=1000 // n) for n in (1, 2))
     step = [piece(0, 100)]
     assert part.of_step(step).flops == whole.of_step(step).flops / 2
     assert part.of_step(step).read_bytes == pytest.approx(whole.of_step(step).read_bytes / 2)
