@@ -158,7 +158,7 @@ class BlockPool:
             self._apply(block_id, BlockInput.SHARE)
             self._lru.pop(block_id, None)
             self._num_seq_refs[block_id] += 1
-            if self.residency is not None and self._states[block_id] is not BlockState.PULLING:
+            if self.residency is not None and self.cache.hash_of(block_id) is not None:
                 self.residency.on_accessed(block_id, self.now)
 
     def release(self, block_ids: Sequence[int]) -> None:

@@ -56,6 +56,15 @@ def test_what_is_freed_otherwise_is_not_evicted() -> None:
     assert totals(residency)[0] == (1, 1.0), "since its last allocation"
 
 
+def test_sequences_that_part_do_not_find_the_block_that_they_fill() -> None:
+    pool, residency = make_pool(2)
+    found, filled = pool.allocate(2) or []
+    pool.publish(found, b"a")
+    for pool.now in (1.0, 3.0):
+        pool.share([found, filled])
+    assert totals(residency)[2] == (1, 2.0)
+
+
 def test_a_block_that_is_written_is_not_used() -> None:
     pool, residency = make_pool(1)
     (block_id,) = pool.begin_pull([b"a"]) or []
