@@ -47,7 +47,7 @@ class MetricsSettings:
             engine.kv_spec,
             dtype=engine.dtype,
             read_bytes=engine.read_bytes,
-            num_ranks=sizes.num_ranks,
+            sizes=sizes,
         )
         return MetricsConfig(residency_share=self.residency_share, model_work=work)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import ITEM_BYTES, KVSpec
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.model_work import AttentionGroup, ModelWork, Product
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.models.decoder_config import DecoderConfig
@@ -24,15 +25,17 @@ class _Shape:
 
 
 def model_work(
-    config: ModelConfig, kv_spec: KVSpec, *, dtype: str, read_bytes: int, num_ranks: int
+    config: ModelConfig, kv_spec: KVSpec, *, dtype: str, read_bytes: int, sizes: ParallelSizes
 ) -> ModelWork:
-    """Return the shape of a model that is loaded: `read_bytes` is as in `LoadedEngine`.
+    """Return the shape of a model that is loaded: `read_bytes` is as in `LoadedEngine`, of the leader.
 
     Raises:
         InvalidConfigError: the layers of such a model are not known.
     """
     shape = _shape(config)
-    num_weights = sum(one.num_weights for one in (*shape.products, *shape.head))
+    in_layers, in_head = (sum(one.num_weights for one in group) for group in (shape.products, shape.head))
+    in_last = sizes.stages[-1] / sum(sizes.stages) if sizes.stages else 1 / sizes.pipeline
+    own = (in_layers * in_last + in_head) / sizes.tensor  # the leader is of the last stage
     kv_bytes = 2 * kv_spec.num_kv_heads * kv_spec.head_dim * ITEM_BYTES[kv_spec.dtype]
     return ModelWork(
         products=shape.products,
@@ -43,9 +46,9 @@ def model_work(
         ),
         query_size=shape.query_size,
         kv_bytes=kv_bytes if shape.is_causal else 0,
-        weight_bytes=read_bytes * num_ranks / num_weights,
+        weight_bytes=read_bytes / own,
         item_bytes=ITEM_BYTES[dtype],
-        num_ranks=num_ranks,
+        num_ranks=sizes.num_ranks,
         is_causal=shape.is_causal,
     )
 

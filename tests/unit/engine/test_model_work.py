@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.model_work import AttentionGroup, ModelWork
 from baton_core.worker.step_plan import SeqId, SequenceSlice
 from baton_engine.engine_settings import EngineSettings
@@ -37,6 +38,7 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
+ONE = ParallelSizes()
 LLAMA = LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"])
 GPT2 = GPT2Config(
     vocab_size=512, n_embd=64, n_layer=2, n_head=4, n_positions=128, architectures=["GPT2LMHeadModel"]
@@ -46,11 +48,13 @@ MIXTRAL = MixtralConfig(
 )
 
 
-def estimate(config: PretrainedConfig, folder: Path, *, num_ranks: int = 1, read_bytes: int = 0) -> ModelWork:
+def estimate(
+    config: PretrainedConfig, folder: Path, *, sizes: ParallelSizes = ONE, read_bytes: int = 0
+) -> ModelWork:
     config.save_pretrained(folder)
     read = read_model_config(folder)
     spec = read.kv_spec(16, "float32")
-    return model_work(read, spec, dtype="float32", read_bytes=read_bytes, num_ranks=num_ranks)
+    return model_work(read, spec, dtype="float32", read_bytes=read_bytes, sizes=sizes)
 
 
 def piece(start: int, count: int, *, draws: bool = True) -> SequenceSlice:
@@ -117,19 +121,31 @@ def test_a_loaded_models_weights_take_their_bytes_without_its_tables(
     variant: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     loaded = load_model(EngineSettings(model=str(make_model(tmp_path / "model", variant)), **settings))
-    sizes = {"dtype": "float32", "read_bytes": loaded.read_bytes, "num_ranks": 1}
-    found = model_work(loaded.config, loaded.kv_spec, **sizes).weight_bytes
-    assert found == pytest.approx(4, rel=0.09), "tied tables are heads, too, as they are or as packed copies"
+    work = model_work(loaded.config, loaded.kv_spec, dtype="float32", read_bytes=loaded.read_bytes, sizes=ONE)
+    assert work.weight_bytes == pytest.approx(4, rel=0.09), (
+        "tied tables are heads, too, as they are or as packed copies"
+    )
 
 
 def test_ranks_divide_the_work_and_many_tokens_read_all_experts(tmp_path: Path) -> None:
-    whole, part = (estimate(MIXTRAL, tmp_path, num_ranks=n, read_bytes=1000 // n) for n in (1, 2))
+    whole, part = (
+        estimate(MIXTRAL, tmp_path, sizes=ParallelSizes(tensor=n), read_bytes=1000 // n) for n in (1, 2)
+    )
     step = [piece(0, 100)]
     assert part.of_step(step).flops == whole.of_step(step).flops / 2
     assert part.of_step(step).read_bytes == pytest.approx(whole.of_step(step).read_bytes / 2)
     experts = max(whole.products, key=lambda one: one.num_weights)
     reads = [experts.num_read_weights(n) / experts.num_weights for n in (0, 1, 100)]
     assert reads == [0, 0.25, pytest.approx(1)]
+
+
+@pytest.mark.parametrize(("stages", "num_layers"), [((), 1.5), ((2, 1), 1)])
+def test_the_leaders_weights_are_those_of_the_last_stage_and_the_head(
+    stages: tuple[int, ...], num_layers: float, tmp_path: Path
+) -> None:
+    own = int(num_layers * (64 * 128 + 64 * 64 + 3 * 64 * 96)) + 64 * 512
+    sizes = ParallelSizes(pipeline=2, stages=stages)
+    assert estimate(LLAMA, tmp_path, sizes=sizes, read_bytes=4 * own).weight_bytes == pytest.approx(4)
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
