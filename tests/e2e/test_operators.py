@@ -112,13 +112,24 @@ def test_a_sleep_ends_what_is_open_first(spawned: Spawned) -> None:
     expected, _ = spawned.tokens()
     llm.enqueue(PROMPT, greedy(400))
     until(lambda: spawned.num_running() > 0, 5.0, "a running request")
-    with pytest.raises(InvalidRequestError, match="reset_running_requests is True; allowed: False while"):
-        llm.reset_prefix_cache(reset_running_requests=True)
     llm.sleep(1)
     llm.wake_up()
     (output,) = llm.wait_for_completion(use_tqdm=False)
     assert output.outputs[0].finish_reason == "abort"
     assert spawned.tokens() == (expected, 0)
+
+
+def test_a_reset_may_take_the_blocks_of_running_requests(spawned: Spawned) -> None:
+    llm, sampled = spawned.llm, greedy(100, temperature=1.0, seed=5)
+    prompts = [PROMPT, PROMPT[1:], PROMPT[2:]]
+    expected = [one.outputs[0].token_ids for one in llm.generate(prompts, sampled, use_tqdm=False)]
+    llm.enqueue(prompts, sampled)
+    until(lambda: spawned.num_running() > 0, 5.0, "a running request")
+    assert not llm.reset_prefix_cache()
+    assert llm.reset_prefix_cache(reset_running_requests=True)
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in outputs] == expected
+    assert {one.outputs[0].finish_reason for one in outputs} == {"length"}
 
 
 def test_cached_prefixes_are_forgotten(spawned: Spawned) -> None:

@@ -294,10 +294,7 @@ async def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by
             ("/start_profile", "torch_profiler_dir is ''"),
             ("/stop_profile", "stop_profile is 'called'"),
             ("/reset_prefix_cache?x=1", "allowed: reset_running_requests, reset_external"),
-            (
-                "/reset_prefix_cache?reset_running_requests=true",
-                "reset_running_requests is true; ",
-            ),
+            ("/reset_prefix_cache?reset_running_requests=2", "reset_running_requests is '2'; allowed: "),
         ):
             status, _, message = error_of(await site.http.post(path))
             assert (status, text in message) == (400, True), message
@@ -305,6 +302,10 @@ async def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by
             (pb.ControlRequest(action="stop"), "action is 'stop'; allowed: sleep, wake_up"),
             (pb.ControlRequest(action="check_weights"), "finish_weight_update, serve_adapter, "),
             (pb.ControlRequest(action="sleep", argument_json="[1]"), "allowed: a JSON object"),
+            (
+                pb.ControlRequest(action="reset_prefix_cache", argument_json='{"x": 1}'),
+                "reset_running_requests",
+            ),
             (pb.ControlRequest(action="sleep", timeout_s=0.0), "timeout_s is 0.0"),
             (
                 pb.ControlRequest(action="apply_model", argument_json=json.dumps({"func": "x" * 70_000})),

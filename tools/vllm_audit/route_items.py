@@ -173,7 +173,7 @@ ROUTES: Final = Group(
         "POST /reset_prefix_cache": _posts("/reset_prefix_cache", {"success": True}),
         "POST /reset_prefix_cache?reset_external": _posts("/reset_prefix_cache?reset_external=true", {}),
         "POST /reset_prefix_cache?reset_running_requests": _posts(
-            "/reset_prefix_cache?reset_running_requests=true", {}
+            "/reset_prefix_cache?reset_running_requests=true", {"success": True}
         ),
         "POST /reset_mm_cache": _posts("/reset_mm_cache", {}),
         "POST /reset_encoder_cache": _posts("/reset_encoder_cache", {}),

@@ -243,9 +243,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         """Forget every cached block; False, and nothing is done, while requests are open.
 
         With `reset_running_requests` these lose their blocks too, and compute their tokens again.
-
-        Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
+        False then means that blocks are still on their way to other workers.
         """
         return all(await self._executor.control(ResetPrefixCache(preempts=reset_running_requests)))
 

@@ -239,9 +239,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         """Forget every cached block; False, and nothing is done, while requests are open.
 
         With `reset_running_requests` these lose their blocks too, and compute their tokens again.
-
-        Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
+        False then means that blocks are still on their way to other workers.
         """
         return all(self.control(ResetPrefixCache(preempts=reset_running_requests)))
 

@@ -33,10 +33,8 @@ class LLMOperations:
         """Forget every cached block; False, and nothing is done, while requests are open.
 
         With `reset_running_requests` these lose their blocks too, and compute their tokens again.
+        False then means that blocks are still on their way to other workers.
         `reset_connector` has no effect: a transfer of KV blocks keeps none.
-
-        Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open at processes of their own.
         """
         return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
 

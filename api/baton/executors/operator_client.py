@@ -47,10 +47,7 @@ def ask_workers(process: ServingProcess, command: Control, *, has_open_requests:
         RequestError: a worker could not do it; the message names it. Or the processes have ended.
     """
     process.require_running()
-    if has_open_requests and isinstance(command, ResetPrefixCache):
-        if command.preempts:
-            allowed = "False while requests are open at processes of their own: abort them, or wait for them"
-            raise InvalidRequestError("reset_running_requests", True, allowed)
+    if has_open_requests and isinstance(command, ResetPrefixCache) and not command.preempts:
         return [False]
     if has_open_requests and isinstance(command, Sleep) and command.level:
         raise InvalidRequestError("level", command.level, "0 while requests are open")

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
-from baton_core.errors import STATUS, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import STATUS, ErrorCode, RequestError
 from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, renamed
@@ -117,7 +117,7 @@ class SleepQuery(Query, kw_only=True):
 
 class ResetQuery(Query, kw_only=True):
     reset_running_requests: bool = False
-    """False alone: the blocks of running requests keep their content."""
+    """Running requests lose their blocks too, and compute their tokens again."""
     reset_external: bool = False
     """Without effect: no cache is outside the workers."""
 
@@ -144,12 +144,8 @@ class SetRoleQuery(DrainQuery, kw_only=True):
 
 @ROUTES.route("/reset_prefix_cache", "resetPrefixCache", "Forget cached prefixes")
 async def reset_prefix_cache(call: Call[None], query: ResetQuery) -> CacheReset:
-    if query.reset_running_requests:
-        allowed = (
-            "false: blocks of running requests keep their content; /pause ends requests, then forgets all"
-        )
-        raise InvalidRequestError("reset_running_requests", True, allowed)
-    results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE)
+    argument = {"reset_running_requests": query.reset_running_requests}
+    results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE, argument)
     forgotten, in_use = (sum(result[name] for result in results) for name in ("num_forgotten", "num_in_use"))
     return CacheReset(num_forgotten=forgotten, num_in_use=in_use, success=not in_use)
 

@@ -18,6 +18,7 @@ from baton_core.sessions.control_messages import (
 )
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.role_guard import require_served
+from baton_router.operations.cache_resets import CacheResets
 from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_sleep import SLEEP_ACTIONS, FleetSleep
 from baton_router.operations.turns import Turns
@@ -75,6 +76,7 @@ class Operations:
         self._turns = Turns("sleep, wake_up or weight update")
         self._sleep = FleetSleep(self._control, fleet, num_requests, self._turns, held_probes)
         self._updates = WeightUpdates(self._control, fleet, hold, self._turns)
+        self._resets = CacheResets(self._control, hold)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}
 
@@ -94,13 +96,15 @@ class Operations:
             InvalidRequestError: the argument is no JSON object, or too long; or it is one of a change after
                 which no worker would be left that prefills, or decodes.
             RequestError: NOT_FOUND, no worker has that name; UNAVAILABLE, none is registered;
-                DEADLINE_EXCEEDED, an earlier change of roles has not ended.
+                DEADLINE_EXCEEDED, an earlier change of roles, or reset, has not ended.
         """
         _require_object(argument_json)
         if action in SLEEP_ACTIONS:
             return await self._sleep.change(action, argument_json, timeout_s, worker_ids)
         if action in UPDATE_ACTIONS:
             return await self._updates.step(action, argument_json, timeout_s, worker_ids)
+        if action is ControlAction.RESET_PREFIX_CACHE:
+            return await self._resets.reset(argument_json, timeout_s, worker_ids)
         work = partial(self._control, action, argument_json, timeout_s, worker_ids)
         if action not in _CHANGES_OF_ROLES:
             return await work()
@@ -119,6 +123,7 @@ class Operations:
     def close(self) -> None:
         """Cancel what runs or waits for its turn."""
         self._updates.close()
+        self._resets.close()
         self._sleep.close()
         self._turns.close()
         self._role_turns.close()

@@ -37,7 +37,10 @@ def test_a_worker_reads_what_was_asked(command: Control) -> None:
 
 
 def test_a_reset_has_no_argument() -> None:
-    assert encode_control(ResetPrefixCache()) == (ControlAction.RESET_PREFIX_CACHE, "{}")
+    assert encode_control(ResetPrefixCache(preempts=True)) == (
+        ControlAction.RESET_PREFIX_CACHE,
+        '{"reset_running_requests": true}',
+    )
 
 
 @pytest.mark.parametrize(

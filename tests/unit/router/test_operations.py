@@ -32,3 +32,22 @@ async def test_a_change_of_roles_does_not_wait_for_an_earlier_one_without_end() 
     await until(lambda: len(sent) == 2)
     operations.on_result("a", ControlResult(control_id=sent[1].control_id))
     assert (await second)["a"].code is None
+
+
+async def test_no_request_begins_while_a_reset_waits_for_hand_overs() -> None:
+    sent: list[Control] = []
+    reasons: list[str] = []
+    fleet = Fleet()
+    fleet.join(make_worker_info("a"))
+    hold = DispatchHold(lambda event: reasons.append(event.why), lambda: 1)
+    operations = Operations(fleet, lambda worker_id, control: sent.append(control), hold, lambda: 1)
+    for argument, is_held in (("{}", False), ('{"reset_running_requests": true}', True)):
+        resetting = asyncio.create_task(operations.control(ControlAction.RESET_PREFIX_CACHE, argument))
+        await until(lambda: len(sent) == 1)
+        control = sent.pop()
+        assert (control.argument_json, hold.is_holding) == (argument, is_held)
+        assert (control.timeout_s <= 20.0) == is_held
+        operations.on_result("a", ControlResult(control_id=control.control_id))
+        assert (await resetting)["a"].code is None
+        assert not hold.is_holding
+    assert reasons == ["an operator resets the prefix caches", ""]

@@ -90,8 +90,8 @@ def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, s
             return ControlAction.SLEEP, _to_json({"level": level})
         case WakeUp(tags=tags):
             return ControlAction.WAKE_UP, _to_json({"tags": tags})
-        case ResetPrefixCache():
-            return ControlAction.RESET_PREFIX_CACHE, "{}"
+        case ResetPrefixCache(preempts=preempts):
+            return ControlAction.RESET_PREFIX_CACHE, _to_json({"reset_running_requests": preempts})
         case ApplyModel(function=function):
             return ControlAction.APPLY_MODEL, _to_json({"func": require_name("func", function)})
         case CallWorker():

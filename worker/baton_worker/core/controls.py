@@ -20,9 +20,11 @@ from baton_core.sessions.control_messages import (
     ControlResult,
     EnginePart,
 )
+from baton_core.sessions.reset_arguments import resets_running_requests
 from baton_core.sessions.sleep_arguments import read_sleep_level
 from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
 from baton_worker.core.adapter_cache import AdapterCache
+from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.worker_status import WorkerStatus
 
 MAX_QUEUED: Final = 16
@@ -59,9 +61,9 @@ class _Asked:
 class Controls:
     """The controls of one worker. Each that runs has a number, so late answers are dropped."""
 
-    def __init__(self, pool: BlockPool, adapters: AdapterCache) -> None:
+    def __init__(self, pool: BlockPool, adapters: AdapterCache, scheduler: Scheduler) -> None:
         self.status = WorkerStatus()
-        self._pool, self._adapters = pool, adapters
+        self._pool, self._adapters, self._scheduler = pool, adapters, scheduler
         self.weights = ""
         """Hash of the weights that the engine has."""
         self._queue: deque[_Asked] = deque()
@@ -69,6 +71,8 @@ class Controls:
         """Controls that the shell runs, by number: at most one check of weights, and one of the others."""
         self._switch: _Asked | None = None
         """A switch of weights that waits until the worker has no open work, or that runs."""
+        self._resets: list[_Asked] = []
+        """Resets that take the blocks of running sequences, once no other worker is to get any of them."""
         self._num_begun = 0
         self._away: frozenset[EnginePart] = frozenset()
         self._is_giving_up = False
@@ -96,13 +100,21 @@ class Controls:
     @property
     def holds_steps(self) -> bool:
         """True if no step may be planned."""
-        return bool(self._queue or self._exclusive or self._away)
+        return bool(self._queue or self._exclusive or self._away) or self._may_reset
 
     @property
     def _exclusive(self) -> _Asked | None:
         """The control that runs between steps."""
         running = self._running.values()
         return next((asked for asked in running if asked.action not in BESIDE_STEPS), None)
+
+    @property
+    def _may_reset(self) -> bool:
+        """True if a reset waits, and a preemption frees every block in use."""
+        if not self._resets:
+            return False
+        held = {block_id for seq in self._scheduler.preemptible() for block_id in seq.tables.held()}
+        return len(held) == self._pool.num_used
 
     def require_accepting(self, weights: str, has_begun: bool) -> None:
         """Refuse a request for `weights`; while a switch waits, those alone that have not begun elsewhere.
@@ -126,8 +138,7 @@ class Controls:
             case ControlAction.IS_SLEEPING:
                 return [self._answer(asked, json.dumps(bool(self._away)))]
             case ControlAction.RESET_PREFIX_CACHE:
-                counts = {"num_forgotten": self._pool.forget_cached(), "num_in_use": self._pool.num_used}
-                return [self._answer(asked, json.dumps(counts))]
+                return self._take_reset(asked)
             case ControlAction.SET_ROLE | ControlAction.DRAIN | ControlAction.UNDRAIN:
                 return [self._change_status(asked, work)]
             case ControlAction.CHECK_WEIGHTS | ControlAction.CHECK_ADAPTER:
@@ -143,9 +154,12 @@ class Controls:
     def begin(self, work: OpenWork) -> list[WorkerEffect]:
         """Begin the next one unless one runs. Not while a step is in flight."""
         effects: list[WorkerEffect] = []
+        if self._may_reset:
+            self._scheduler.preempt_all(self._pool.now)
+            effects, self._resets = [self._reset(asked) for asked in self._resets], []
         if self._switch is not None and self._exclusive is None and not work:
             self._pool.forget_cached()
-            return [*self._adapters.drop_idle(), self._run(self._switch)]
+            return [*effects, *self._adapters.drop_idle(), self._run(self._switch)]
         while self._queue and self._exclusive is None:
             asked = self._queue.popleft()
             try:
@@ -177,13 +191,17 @@ class Controls:
         return min((asked.deadline for asked in self._waiting), default=None)
 
     def expire(self, now: float, work: OpenWork) -> list[WorkerEffect]:
-        """Refuse those that have waited too long."""
+        """Refuse those that have waited too long; a reset forgets what it can."""
         late = [asked for asked in self._waiting if asked.deadline <= now]
         self._queue = deque(asked for asked in self._queue if asked.deadline > now)
         exclusive = self._exclusive
         refused: list[WorkerEffect] = []
         for asked in late:
             awaited = "the step in flight" if exclusive is None else str(exclusive.action)
+            if asked in self._resets:
+                self._resets.remove(asked)
+                refused.append(self._reset(asked))
+                continue
             if asked is self._switch:
                 self._switch, awaited = None, str(work) if work else awaited
             text = f"{asked.action} waited {asked.control.timeout_s:g} s for {awaited} to end"
@@ -195,11 +213,11 @@ class Controls:
         """Controls that have not begun."""
         switch = self._switch
         has_switch = switch is not None and self._exclusive is not switch
-        return [*self._queue, *([switch] if switch is not None and has_switch else [])]
+        return [*self._queue, *self._resets, *([switch] if switch is not None and has_switch else [])]
 
     def check_invariants(self) -> None:
         """Raise AssertionError when more wait than may, or blocks are in use without their memory."""
-        assert len(self._queue) <= MAX_QUEUED
+        assert max(len(self._queue), len(self._resets)) <= MAX_QUEUED
         assert not self.is_asleep or self._pool.num_free == self._pool.num_blocks, "asleep, but has blocks"
 
     def _run(self, asked: _Asked) -> RunControl:
@@ -207,6 +225,23 @@ class Controls:
         self._running[self._num_begun] = asked
         argument_json = asked.control.argument_json
         return RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
+
+    def _take_reset(self, asked: _Asked) -> list[WorkerEffect]:
+        """Forget what nobody uses; a reset that takes running sequences' blocks too waits for `begin`."""
+        try:
+            if not resets_running_requests(asked.control.argument_json):
+                return [self._reset(asked)]
+        except BatonError as error:
+            return [self._refuse(asked, error)]
+        if len(self._resets) >= MAX_QUEUED:
+            text = f"{len(self._resets)} resets wait at this worker; allowed: {MAX_QUEUED}"
+            return [self._refuse(asked, OverloadedError(text))]
+        self._resets.append(asked)
+        return []
+
+    def _reset(self, asked: _Asked) -> WorkerEffect:
+        counts = {"num_forgotten": self._pool.forget_cached(), "num_in_use": self._pool.num_used}
+        return self._answer(asked, json.dumps(counts))
 
     def _check_beside(self, asked: _Asked) -> WorkerEffect:
         """Begin a check at once: it needs no engine, and reads one file after the other."""

@@ -276,7 +276,7 @@ class Scheduler:
             self._allocator,
             plan,
             running=self._idle(),
-            candidates=sorted(set(self._preemptible()) - self.in_flight.sequences, key=order_of),
+            candidates=sorted(set(self.preemptible()) - self.in_flight.sequences, key=order_of),
             num_free_seats=self._config.max_num_seqs - len(self._running),
         )
         for seq in list(self._waiting):
@@ -376,16 +376,16 @@ class Scheduler:
 
     def _victim(self, seq: Sequence, plan: PlanBuilder) -> Sequence:
         """Whoever comes last among `seq` and those that may be preempted and are not in this step."""
-        return max([seq, *(one for one in self._preemptible() if one not in plan.num_tokens)], key=order_of)
+        return max([seq, *(one for one in self.preemptible() if one not in plan.num_tokens)], key=order_of)
 
-    def _preemptible(self) -> list[Sequence]:
+    def preemptible(self) -> list[Sequence]:
         """Sequences that hold blocks and may be preempted, at once or when no step computes them."""
         waiting = [one for one in self._waiting if one.tables]
         return waiting + [one for one in self._running if not one.is_pinned]
 
     def preempt_all(self, now: float) -> None:
         """Take the blocks of all sequences that may lose them. Not while a step is in flight."""
-        for seq in self._preemptible():
+        for seq in self.preemptible():
             self._preempt(now, seq)
 
     def _preempt(self, now: float, seq: Sequence) -> None:

@@ -76,7 +76,7 @@ class WorkerCore:
         self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
         self.outputs = Outputs(config)
         self.preparations = Preparations(config.compile_within_s, config.max_cpu_loras)
-        self.controls = Controls(self.pool, self.preparations.adapters)
+        self.controls = Controls(self.pool, self.preparations.adapters, self.scheduler)
         self.controls.weights = config.identity.weights
         self.health = StepHealth(self.controls.status, pauses=config.pauses_when_failing)
         self.shutdown = GracefulShutdown(self.controls.status)
