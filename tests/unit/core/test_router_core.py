@@ -59,7 +59,7 @@ def test_a_name_in_use_is_refused_and_the_first_request_goes_on() -> None:
     client = Client("p", "d")
     client.submit()
     assert client.submit() == []
-    assert client.code is ErrorCode.INVALID_REQUEST
+    assert client.code is ErrorCode.ALREADY_EXISTS
     assert client.core.num_requests == 1
 
 
