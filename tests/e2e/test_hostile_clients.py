@@ -21,7 +21,14 @@ NUM_HOSTILE: Final = 400
 NUM_AT_ONCE: Final = 4
 NUM_NEIGHBOUR_TOKENS: Final = 400
 REQUEST_IDS: Final = ("", "r1", "r2", "a\nb", "\0", "x" * 128, "x" * 129, "é" * 64)
-CLEAN: Final = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+CLEAN: Final = {
+    "OK",
+    "ALREADY_EXISTS",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+}
 PATIENCE_S: Final = 0.3
 
 UINTS: Final = (0, 1, 2, 3, 64, 65, 1024, 4095, 4096, 2**31 - 1, 2**31, 2**32 - 1)
