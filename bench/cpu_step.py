@@ -44,6 +44,7 @@ from baton_kernels.cpu.memory import huge_zeros
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, Kernels, LayerKernels
 from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.selection import select_kernels
+from baton_kv.pool_bytes import allocate_pool
 from bench.command_line import make_parser
 
 BLOCK_SIZE = 32
@@ -106,6 +107,11 @@ def parse_arguments() -> argparse.Namespace:
         choices=CACHES,
         help="compare with a cache of the dtype of the model",
     )
+    parser.add_argument(
+        "--worker-pool",
+        action="store_true",
+        help="the KV cache in memory that other processes can read, as workers have it",
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=512, help="tokens of each sequence")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -124,6 +130,7 @@ def make_runner(
     online: OnlinePlan | None = None,
     kv_cache_dtype: str | None = None,
     ranks: Ranks = ALONE,
+    is_pool_shared: bool = False,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
     dtype = DTYPES[arguments.dtype]
@@ -143,7 +150,10 @@ def make_runner(
     spec = config.kv_spec(BLOCK_SIZE, str(cache_dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
-    kv_pool = huge_zeros((num_blocks, *spec.block_shape), cache_dtype)
+    if is_pool_shared:
+        kv_pool = allocate_pool(num_blocks, spec)
+    else:
+        kv_pool = huge_zeros((num_blocks, *spec.block_shape), cache_dtype)
     fill_cache(kernels, kv_pool, arguments)
     runner = ModelRunner(model, kernels, kv_pool, spec)
     if kernels.is_capturable(kv_pool) and model.is_capturable:
@@ -269,10 +279,11 @@ def never(*_: object) -> None:
 
 def make_other_runner(arguments: argparse.Namespace, kernels: Kernels) -> ModelRunner:
     """Make the runner that the engine's step is compared with."""
+    is_shared = arguments.worker_pool
     if arguments.quantization or arguments.kv_cache_dtype:
-        return make_runner(arguments, kernels.attention, kernels.layers)[0]
+        return make_runner(arguments, kernels.attention, kernels.layers, is_pool_shared=is_shared)[0]
     with patch.object(linear, "onednn_product", never):
-        return make_runner(arguments, TorchAttention(), LayerKernels())[0]
+        return make_runner(arguments, TorchAttention(), LayerKernels(), is_pool_shared=is_shared)[0]
 
 
 def main() -> None:
@@ -285,6 +296,7 @@ def main() -> None:
         kernels.layers,
         online=arguments.quantization and OnlinePlan.of(OnlineQuantization(arguments.quantization)),
         kv_cache_dtype=arguments.kv_cache_dtype,
+        is_pool_shared=arguments.worker_pool,
     )
     other_runner = make_other_runner(arguments, kernels)
     changed = " and ".join(filter(None, (arguments.quantization, arguments.kv_cache_dtype)))

@@ -91,6 +91,11 @@ class InvalidRequestError(BatonError, ValueError):
         """The value, as the message has it."""
         self.allowed = allowed
 
+    def rename(self, field: str) -> None:
+        """Name the field as the caller knows it."""
+        self.args = (str(self).replace(self.field, field, 1),)
+        self.field = field
+
 
 def in_json_words(message: str) -> str:
     """Return an error's message with the values True, False and None as JSON writes them."""

@@ -172,12 +172,9 @@ class LoadedModel:
     def _allocate_pool(self, spec: KVSpec, num_blocks: int) -> Tensor:
         """Return a pool that this process alone reads."""
         shape, dtype = (num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
-        device = self.model.device
-        return (
-            huge_zeros(shape, dtype)
-            if device.type == "cpu"
-            else torch.zeros(shape, dtype=dtype, device=device)
-        )
+        if self.model.device.type == "cpu":
+            return huge_zeros(shape, dtype)
+        return torch.zeros(shape, dtype=dtype, device=self.model.device)
 
     def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:
         """Run steps of every kind; the other ranks of a group follow."""

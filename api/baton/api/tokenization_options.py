@@ -76,8 +76,7 @@ class TokenizationOptions:
             yield
         except InvalidRequestError as error:
             if self.truncation and error.field == _LIMIT:
-                error.args = (str(error).replace(_LIMIT, "max_length", 1),)
-                error.field = "max_length"
+                error.rename("max_length")
             raise
 
     def _limit(self, most: int) -> int:

@@ -185,6 +185,5 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         if name is not None:
             indexes = iter(_INDEX.findall(error.field))
             name = re.sub(r"\[\]", lambda _: next(indexes), name)
-            error.args = (str(error).replace(error.field, name, 1),)
-            error.field = name
+            error.rename(name)
         raise

@@ -101,9 +101,7 @@ def _render(conversation: Conversation, tokenizer: Tokenizer, field: str) -> str
         return tokenizer.render_chat(conversation)
     except InvalidRequestError as error:
         if field.startswith(("messages", "input")) and error.field.startswith("messages["):
-            name = field + error.field.removeprefix("messages")
-            error.args = (str(error).replace(error.field, name, 1),)
-            error.field = name
+            error.rename(field + error.field.removeprefix("messages"))
         raise
 
 
