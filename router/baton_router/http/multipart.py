@@ -24,7 +24,10 @@ _END: Final = b"--"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part begins: a field, or with `filename` a file."""
+    """A part begins: a field, or with `filename` a file.
+
+    Of two names `filename*` counts (RFC 6266, 4.3): beside it .NET's clients write one that is encoded as in mail.
+    """
 
     name: str
     filename: str | None
@@ -121,4 +124,4 @@ def _part(parameters: bytes) -> Part:
         given.setdefault(name.decode().lower(), text)
     if "name" not in given:
         raise InvalidRequestError("body", parameters, "parts with a name")
-    return Part(given["name"], given.get("filename", given.get("filename*")))
+    return Part(given["name"], given.get("filename*", given.get("filename")))
