@@ -281,12 +281,25 @@ async def test_what_is_wrong_is_refused_by_name() -> None:
             assert words in error["message"], body
         long = await chat.refusal(messages=[{"role": "user", "content": "a " * 5000}])
         assert long["param"] == "messages"
-        parameters = {"properties": {"a": {"type": "strange"}}}
-        strange = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-        forced = await chat.refusal(tools=[strange], tool_choice="required")
-        assert forced["param"] == "tools"
         assert "4095 tokens" in long["message"]
         assert chat.worker.commands == []
+
+
+@pytest.mark.parametrize("defs", [{}, {"$defs": {"b": {"type": "string"}}}])
+async def test_of_tools_with_forced_calls_the_wrong_one_is_named(defs: dict[str, Any]) -> None:
+    within = {"b": {"$ref": "#/$defs/b"}} if defs else {}
+    parameters = {"properties": {"a": {"type": "strange"}, **within}, **defs}
+    function = {"name": "f", "parameters": parameters}
+    twice = {"type": "function", "function": {"name": "twice", "parameters": {"type": "object"}}}
+    tools = [WEATHER, twice, {"type": "function", "function": function}]
+    one = {"type": "function", "function": {"name": "f"}}
+    some = {"mode": "required", "tools": [one, {"type": "function", "function": {"name": "twice"}}]}
+    async with chatting("ok") as chat:
+        for choice in ("required", one, {"type": "allowed_tools", "allowed_tools": some}):
+            error = await chat.refusal(tools=tools, tool_choice=choice)
+            assert error["param"] == "tools[2].function.parameters", choice
+            assert error["message"].endswith("what llguidance can read (Invalid type: strange)")
+            assert error["message"].startswith("tools[2].function.parameters is {")
 
 
 async def test_fields_that_ask_for_nothing_are_taken() -> None:

@@ -184,6 +184,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"tools": [{"name": "b", "input_schema": {"type": "array"}}], "tool_choice": {"type": "any"}},
         "tools[0].input_schema.type is 'array'; allowed: object",
     ),
+    (
+        {
+            "tools": [WEATHER, {"name": "b", "input_schema": {"type": "object", "not": {}}}],
+            "tool_choice": {"type": "any"},
+        },
+        "tools[1].input_schema is {",
+    ),
     ({"extra_body": {"mcp_servers": [{"url": "http://x"}]}}, "mcp_servers is"),
     ({"extra_body": {"compaction": {"type": "summarize"}}}, "compaction is"),
     (

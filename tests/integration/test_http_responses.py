@@ -30,6 +30,8 @@ WEATHER = {
 }
 CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 AGENTS = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [WEATHER]}
+LIST = {**WEATHER, "parameters": {"type": "array"}}
+NOT = [{"type": "x"}, {**AGENTS, "tools": [{**WEATHER, "parameters": {"not": {}}}]}]
 PARSERS: dict[str, Any] = {
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
@@ -248,17 +250,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "namespace", "name": "n", "tools": [WEATHER] * 1024}] * 2}, "tools is '2048 func"),
     ({"tools": [{"type": "namespace", "tools": [WEATHER]}]}, "tools[0].name is ''; allowed: the name of a"),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice.name is 'b'"),
+    ({"tools": [LIST], "tool_choice": "required"}, "tools[0].parameters.type is 'array'; allowed: object"),
     (
-        {"tools": [{**WEATHER, "parameters": {"type": "array"}}], "tool_choice": "required"},
-        "tools[0].parameters.type is 'array'; allowed: object",
-    ),
-    (
-        {
-            "tools": [{"type": "x"}, {**AGENTS, "tools": [{**WEATHER, "parameters": {"type": "array"}}]}],
-            "tool_choice": "required",
-        },
+        {"tools": [{"type": "x"}, {**AGENTS, "tools": [LIST]}], "tool_choice": "required"},
         "tools[1].tools[0].parameters.type is 'array'; allowed: object",
     ),
+    ({"tools": NOT, "tool_choice": "required"}, "tools[1].tools[0].parameters is {'not': {}"),
     ({"prompt": {"id": "p"}}, "prompt is"),
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),

@@ -22,6 +22,8 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 """Lets all tokens that fit a forced text be sampled, not the longest alone."""
 _ADVICE: Final = re.compile(r" Enable '\w+' option.*")
+_OF_SCHEMA: Final = re.compile(r"at 2\(8\): failed to compile JSON schema: (.*)")
+"""Begins messages about a schema that is a whole source; the lines behind repeat it."""
 _ANY_TEXT: Final = "/(?s:.*)/"
 
 
@@ -49,6 +51,8 @@ def guidance_source(params: StructuredOutputsParams) -> str:
 
 def plain_reason(message: str) -> str:
     """Return what llguidance says is wrong in one line, without advice to set options that no request has."""
+    if (found := _OF_SCHEMA.match(message)) is not None:
+        message = found[1]
     lines = (_ADVICE.sub("", line).strip() for line in message.splitlines())
     return "; ".join(filter(None, lines))[:300]
 

@@ -26,7 +26,7 @@ _END: Final = b"--"
 class Part:
     """A part begins: a field, or with `filename` a file.
 
-    Of two names `filename*` counts (RFC 6266, 4.3): beside it .NET's clients write one that is encoded as in mail.
+    With both `filename*` counts (RFC 6266, 4.3): .NET's clients encode the other one as mail does.
     """
 
     name: str

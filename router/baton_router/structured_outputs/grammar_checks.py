@@ -25,6 +25,7 @@ from baton_core.requests.guidance_source import (
     schema_source,
 )
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.structured_outputs.call_places import parameters_of_calls
 from baton_router.structured_outputs.ebnf import EbnfError, check_ebnf
 from baton_router.structured_outputs.structural_tags import check_structural_tag
 from baton_sandbox.deep_stack import run_deep
@@ -43,7 +44,7 @@ def check_structured_outputs(params: StructuredOutputsParams) -> None:
         case "choice" | "json_object":
             return
         case "json":
-            check_schema(field, read_bounded_json(field, params.json or ""))
+            _check_json(field, read_bounded_json(field, params.json or ""))
         case "structural_tag":
             tag = read_bounded_json(field, params.structural_tag or "")
             check_structural_tag(field, tag, check_content)
@@ -68,6 +69,16 @@ def check_content(field: str, kind: str, value: Any) -> None:
         case _:
             check_repetitions(field, value)
             check_grammar(field, value)
+
+
+def _check_json(field: str, schema: Any) -> None:
+    """Check a whole schema; of tools that may be called, name the one that is wrong."""
+    try:
+        check_schema(field, schema)
+    except InvalidRequestError:
+        for place, parameters in parameters_of_calls(schema):
+            check_schema(f"{field}.{place}", parameters)
+        raise
 
 
 def check_schema(field: str, schema: Any) -> None:

@@ -14,7 +14,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.calls import Call
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool, NamedTool
-from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
+from baton_router.http.chat.tool_choice import Choice, ToolUse, forced_names, read_tool_use
 from baton_router.http.errors import renamed
 from baton_router.http.sampling_fields import (
     check_request,
@@ -227,7 +227,7 @@ def chat_names(body: ChatRequest) -> AbstractContextManager[None]:
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     if body.tool_choice not in (None, "none", "auto"):
-        names["structured_outputs.json"] = "tools"
+        names |= forced_names(body.tools or (), body.tool_choice)
     return renamed(constraint_names(body) | names)
 
 

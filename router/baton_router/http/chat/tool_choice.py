@@ -18,6 +18,7 @@ from baton_router.output_parsing.tools_forced import (
     named_tool_schema,
     required_tools_schema,
 )
+from baton_router.structured_outputs.call_places import PLACE_OF_CALL
 
 
 class Choice(StrEnum):
@@ -118,6 +119,23 @@ def read_tool_use(
         _check_types(chosen)
     tools = tuple(tool for _, tool in chosen)
     return ToolUse(choice=Choice(wanted), tools=tools, is_parallel=is_parallel, parser_name=parser_name)
+
+
+def forced_names(offered: Sequence[ChatTool], wanted: str | NamedTool | None) -> dict[str, str]:
+    """Return the names that the schemas of forced calls have in errors, by those in the structured output."""
+    calls, parameters = f"structured_outputs.json.{PLACE_OF_CALL}", "tools[].function.parameters"
+    if not isinstance(wanted, NamedTool):
+        return {"structured_outputs.json": "tools", calls: parameters}
+    if wanted.allowed_tools is None:
+        chosen = {wanted.function.name} if wanted.function is not None else set()
+    else:
+        chosen = {tool.function.name for tool in wanted.allowed_tools.tools}
+    indexes = [index for index, tool in enumerate(offered) if tool.function.name in chosen]
+    fields = [parameters.replace("[]", f"[{index}]") for index in indexes]
+    if wanted.allowed_tools is None:
+        return {"structured_outputs.json": fields[0] if fields else "tools"}
+    numbered = (calls.replace("[]", f"[{number}]") for number in range(len(fields)))
+    return {"structured_outputs.json": "tools", **dict(zip(numbered, fields, strict=True))}
 
 
 def _names(choice: NamedTool) -> dict[str, str]:

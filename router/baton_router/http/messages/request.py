@@ -53,6 +53,7 @@ MESSAGE_NAMES: Final = {
     "stop": "stop_sequences",
     "max_completion_tokens": "max_tokens",
     "tool_choice.function.name": "tool_choice.name",
+    "tools[].function.parameters": "tools[].input_schema",
     "tools[].function.parameters.type": "tools[].input_schema.type",
     "response_format.json_schema.schema": "output_config.format.schema",
     "reasoning_effort": "output_config.effort",

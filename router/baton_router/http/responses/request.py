@@ -44,6 +44,7 @@ RESPONSE_NAMES: Final[Mapping[str, str]] = {
     "max_completion_tokens": "max_output_tokens",
     "tool_choice.function.name": "tool_choice.name",
     "tool_choice.allowed_tools.tools[].function.name": "tool_choice.tools[].name",
+    "tools[].function.parameters": "tools[].parameters",
     "tools[].function.parameters.type": "tools[].parameters.type",
     "response_format.json_schema.schema": "text.format.schema",
     "reasoning_effort": "reasoning.effort",

@@ -120,8 +120,9 @@ def _names(body: ResponsesRequest) -> dict[str, str]:
     """Return the names that fields of the chat have in errors."""
     offered = enumerate(offered_functions(body.tools))
     fields = {
-        f"tools[{index}].function.parameters.type": f"{function.field}.parameters.type"
+        f"tools[{index}].function.parameters{within}": f"{function.field}.parameters{within}"
         for index, function in offered
+        for within in ("", ".type")
     }
     return {**RESPONSE_NAMES, **fields}
 
