@@ -35,6 +35,7 @@ from baton_kv.running_pull import require_in_range
 from baton_kv.tcp_connections import ConsumerConnections, ProducerConnection
 from baton_kv.tcp_consumer import ProducerAddress, ProducerLink
 from baton_kv.tcp_encrypted import EncryptedConsumerConnections, EncryptedProducerConnection
+from baton_kv.tcp_named import Lookups, NamedProducerConnection, is_named
 from baton_kv.tcp_plain import PlainConsumerConnections, PlainProducerConnection
 from baton_kv.tcp_producer import BlockServer, ServedPool
 from baton_kv.tcp_socket import TcpTimings
@@ -74,6 +75,7 @@ class TcpConnector(PoolConnector[_Peer]):
         self._timings = timings or TcpTimings()
         self._context = zmq.Context()
         self._wakeup = Wakeup()
+        self._lookups = Lookups(self._wakeup.set)
         self._local: _Local | None = None
 
     # --- the local pool ---
@@ -208,10 +210,10 @@ class TcpConnector(PoolConnector[_Peer]):
         try:
             if not endpoint.startswith("tcp://"):
                 raise ValueError("another form")
-            connection: ProducerConnection = (
-                EncryptedProducerConnection(self._context, endpoint, self._timings)
-                if has_key(endpoint)
-                else PlainProducerConnection(endpoint, self._timings)
+            connection = (
+                NamedProducerConnection(endpoint, self._lookups, self._connect)
+                if is_named(endpoint)
+                else self._connect(endpoint)
             )
         except (zmq.ZMQError, OSError, ValueError) as error:
             raise ProducerUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
@@ -224,6 +226,12 @@ class TcpConnector(PoolConnector[_Peer]):
             silence_s=self._timings.silence_s,
             on_end=self._on_end,
         )
+
+    def _connect(self, endpoint: str) -> ProducerConnection:
+        """Begin to connect; raises ZMQError, OSError or ValueError where that is no endpoint."""
+        if has_key(endpoint):
+            return EncryptedProducerConnection(self._context, endpoint, self._timings)
+        return PlainProducerConnection(endpoint, self._timings)
 
     def _listen_for_consumers(self, blocks: PoolBytes) -> ConsumerConnections:
         if self._listen.curve is None:

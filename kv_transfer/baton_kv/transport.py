@@ -30,8 +30,7 @@ class Listen:
     port: int = 0
     """0 takes any."""
     advertised_host: str = ""
-    """Host that consumers connect to; empty stands for `host`. An address is better than a name, which is
-    looked up on the one thread that also keeps up a consumer's other connections."""
+    """Host that consumers connect to, an address or a name; empty stands for `host`."""
     curve: CurveKeys | None = None
     """Keys that encrypt the blocks, and keep out anyone without the pool's description."""
 

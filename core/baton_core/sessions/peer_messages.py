@@ -6,12 +6,15 @@ names its transfer and the producer's epoch, so whoever receives it can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from baton_core.msgpack import decoder_of
+
+MAX_OFFERS: Final = 16_384
+"""Blocks that one message offers or confirms: they take half of the 1 MiB that a message may have, at most."""
 
 
 class BlockOffer(msgspec.Struct, frozen=True, array_like=True):
@@ -57,6 +60,8 @@ class Confirm(_PeerMessage, frozen=True, tag=True):
     """Ask whether these blocks stayed under the lease until now."""
 
     offers: tuple[BlockOffer, ...]
+    part: int = 0
+    """Number of the message among those that ask for one transfer."""
 
 
 class Release(_PeerMessage, frozen=True, tag=True):
@@ -73,6 +78,8 @@ class BlocksReady(_PeerMessage, frozen=True, tag=True):
 
 class Confirmed(_PeerMessage, frozen=True, tag=True):
     is_held: bool
+    part: int = 0
+    """That of the `Confirm` it answers."""
 
 
 class LeaseGone(_PeerMessage, frozen=True, tag=True):
@@ -87,3 +94,8 @@ PeerMessage = ToProducer | ToConsumer
 
 encode_peer = msgspec.msgpack.Encoder().encode
 decode_peer: Callable[[bytes], PeerMessage] = decoder_of(PeerMessage)
+
+
+def split_offers(offers: Sequence[BlockOffer]) -> list[tuple[BlockOffer, ...]]:
+    """Divide offers into those of one message each."""
+    return [tuple(offers[start : start + MAX_OFFERS]) for start in range(0, len(offers), MAX_OFFERS)]

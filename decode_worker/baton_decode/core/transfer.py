@@ -22,6 +22,7 @@ from baton_core.sessions.peer_messages import (
     Subscribe,
     ToConsumer,
     ToProducer,
+    split_offers,
 )
 from baton_core.sessions.router_messages import KVSource
 from baton_core.worker.worker_events import AbortPull, BlockPull, Pull, SendToProducer, WorkerEffect
@@ -120,6 +121,8 @@ class Transfer:
         self._timings = timings
         self._offers: dict[int, BlockOffer] = {}
         self._copied: set[int] = set()
+        self._unconfirmed: dict[int, tuple[BlockOffer, ...]] = {}
+        """Copied blocks that the producer is asked about, by the part of the question."""
         self._in_flight: dict[int, _Copy] = {}
         self._heard_at = 0.0
         self._is_answered = False
@@ -156,8 +159,8 @@ class Transfer:
         match message:
             case BlocksReady():
                 return self._on_ready(now, message)
-            case Confirmed(is_held=True):
-                return self._validate(tuple(self._awaited)) if self._is_confirming else TransferStep()
+            case Confirmed(is_held=True, part=part):
+                return self._on_held(part)
             case Confirmed():
                 return self.give_up(now, f"worker {self.source.worker_id} did not keep the lease")
             case LeaseGone(reason=reason):
@@ -283,7 +286,16 @@ class Transfer:
         if self._copied != self._awaited.keys():
             return TransferStep()
         self._apply(TransferInput.ALL_COPIED)
-        return self._sent(self._confirmation())
+        offers = [self._offers[index] for index in self._awaited]
+        self._unconfirmed = dict(enumerate(split_offers(offers)))
+        return self._sent(*self._confirmations())
+
+    def _on_held(self, part: int) -> TransferStep:
+        """The lease held for these blocks; with the last of them all are right."""
+        if not self._is_confirming:
+            return TransferStep()
+        self._unconfirmed.pop(part, None)
+        return TransferStep() if self._unconfirmed else self._validate(tuple(self._awaited))
 
     def _drained(self, copy: _Copy) -> TransferStep:
         blocks = tuple(self._awaited.pop(index) for index in copy.indices)
@@ -312,7 +324,7 @@ class Transfer:
             missing=missing,
             renewal=self._num_renewals,
         )
-        return self._sent(renewal, *([self._confirmation()] if self._is_confirming else []))
+        return self._sent(renewal, *self._confirmations())
 
     def _subscription(self) -> Subscribe:
         return Subscribe(
@@ -323,9 +335,14 @@ class Transfer:
             lease_s=self._timings.lease_s,
         )
 
-    def _confirmation(self) -> Confirm:
-        offers = tuple(self._offers[index] for index in self._awaited)
-        return Confirm(transfer_id=self.transfer_id, producer_epoch=self.source.epoch, offers=offers)
+    def _confirmations(self) -> list[Confirm]:
+        """Ask about the copied blocks of which no answer has come."""
+        return [
+            Confirm(
+                transfer_id=self.transfer_id, producer_epoch=self.source.epoch, offers=offers, part=part
+            )
+            for part, offers in self._unconfirmed.items()
+        ]
 
     def _release(self) -> Release:
         return Release(transfer_id=self.transfer_id, producer_epoch=self.source.epoch)

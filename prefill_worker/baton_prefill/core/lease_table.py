@@ -25,6 +25,7 @@ from baton_core.sessions.peer_messages import (
     Subscribe,
     ToConsumer,
     ToProducer,
+    split_offers,
 )
 from baton_core.sessions.router_messages import Failed
 from baton_core.worker.worker_events import (
@@ -298,7 +299,9 @@ class LeaseTable:
             and self._pool.generation(block.block_id) == block.generation
             for block in message.offers
         )
-        answer = Confirmed(transfer_id=message.transfer_id, producer_epoch=self._epoch, is_held=is_held)
+        answer = Confirmed(
+            transfer_id=message.transfer_id, producer_epoch=self._epoch, is_held=is_held, part=message.part
+        )
         return [SendToConsumer(peer_id=peer_id, message=answer)]
 
     def _release(self, peer_id: bytes, transfer_id: str) -> None:
@@ -334,7 +337,8 @@ class LeaseTable:
             )
         if fresh:
             lease.announced.update(fresh)
-            effects.append(self._ready(lease, tuple(self._block_offer(offer, index) for index in fresh)))
+            offers = [self._block_offer(offer, index) for index in fresh]
+            effects += [self._ready(lease, part) for part in split_offers(offers)]
         return effects
 
     def _block_offer(self, offer: _Offer, index: int) -> BlockOffer:

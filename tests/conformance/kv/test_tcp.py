@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -173,6 +174,52 @@ def test_the_host_that_is_advertised_is_the_one_pullers_connect_to(site: Site) -
     consumer = site.worker()
     consumer.connector.connect(PRODUCER, connector.describe())
     assert run_pull(consumer, make_pull(producer, {0: 1})).error == ""
+
+
+@pytest.mark.parametrize("curve", [None, CurveKeys.make()], ids=["plain", "encrypted"])
+def test_a_name_that_takes_long_to_look_up_holds_up_no_other_producer(
+    site: Site, monkeypatch: pytest.MonkeyPatch, curve: CurveKeys | None
+) -> None:
+    is_found, look_up = threading.Event(), socket.getaddrinfo
+
+    def look_up_slowly(host: str, *arguments: Any) -> Any:
+        if host == "slow.example":
+            assert is_found.wait(20.0)
+            host = "127.0.0.1"
+        return look_up(host, *arguments)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_slowly)
+    site.make = lambda spec, epoch: TcpConnector(spec, epoch, timings=PATIENT)
+    connector = TcpConnector(SMALL, 1, Listen(advertised_host="slow.example", curve=curve), PATIENT)
+    site.exits.callback(connector.close)
+    named = Worker(connector, connector.allocate(2), site.workers)
+    site.workers.append(named)
+    other, consumer = site.worker(), site.worker()
+    consumer.connector.connect("named", connector.describe())
+    consumer.connector.connect(PRODUCER, other.connector.describe())
+    consumer.connector.pull(make_pull(named, {0: 1}, pull_id=2, source="named"))
+    assert run_pull(consumer, make_pull(other, {1: 0})).error == ""
+    is_found.set()
+    (done,) = consumer.collect(1)
+    assert (done.pull_id, done.error) == (2, "")
+    assert torch.equal(consumer.bytes[0], named.bytes[1])
+
+
+def test_a_pull_from_a_host_without_an_address_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def look_up(host: str, *_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    connector = TcpConnector(SMALL, 1, Listen(advertised_host="no.example"), TIMINGS)
+    site.exits.callback(connector.close)
+    producer = Worker(connector, connector.allocate(2), site.workers)
+    consumer = site.worker()
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    consumer.connector.connect(PRODUCER, connector.describe())
+    error = run_pull(consumer, make_pull(producer, {0: 1})).error
+    assert error == f"producer 'prefill-0' is gone; waited for a connection to {address_of(producer)}"
+    assert "Name or service not known" in caplog.text
 
 
 def test_encrypted_blocks_come_to_those_alone_who_know_the_key(site: Site) -> None:

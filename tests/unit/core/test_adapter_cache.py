@@ -55,6 +55,19 @@ def test_the_adapter_that_nobody_used_longest_gives_way_unless_a_step_has_it() -
     cache.check_invariants(["two", "three"])
 
 
+def test_an_adapter_that_is_loading_for_nobody_goes_with_its_model_and_is_loaded_again() -> None:
+    cache = AdapterCache(2, 30.0)
+    begun(cache, ("one", A), ("two", B))
+    cache.drop("one")
+    assert cache.drop_idle() == [DropAdapter(digest=A.digest)]
+    assert begun(cache, ("three", A)) == [LoadAdapter(adapter=A)]
+    assert cache.end(AdapterLoaded(digest=A.digest)) == ()  # of the model that is given up
+    assert ("three" in cache, cache.loaded) == (True, ())
+    assert cache.end(AdapterLoaded(digest=A.digest)) == ("three",)
+    assert cache.loaded == (A.digest,)
+    cache.check_invariants(["two", "three"])
+
+
 def test_nobody_passes_for_ever_whoever_waits_for_a_place() -> None:
     cache = AdapterCache(1, 30.0)
     begun(cache, ("one", A))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks.block_pool import BlockState
+from baton_core.blocks.block_pool import BlockPool, BlockState
 from baton_core.sessions.peer_messages import (
     BlockOffer,
     BlocksReady,
@@ -16,10 +16,12 @@ from baton_core.sessions.peer_messages import (
     LeaseRenew,
     Release,
     ToProducer,
+    encode_peer,
 )
 from baton_core.worker.worker_events import ChecksumsComputed, ComputeChecksums, SendToConsumer
+from baton_kv.peer_socket import MAX_MESSAGE_BYTES
 from baton_prefill.core import lease_table
-from baton_prefill.core.lease_table import MAX_EARLY_INDICES, MAX_REMEMBERED
+from baton_prefill.core.lease_table import MAX_EARLY_INDICES, MAX_REMEMBERED, LeaseTable, LeaseTimings
 from tests.unit.core.producers import EPOCH, PEER, RELEASE, Producer, gone, offer, ready, renew, subscribe
 
 
@@ -32,6 +34,28 @@ def leased(**changes: Any) -> Producer:
 
 
 # --- subscribing ---
+
+
+def test_a_prompt_of_many_blocks_is_offered_in_messages_that_the_peer_channel_takes() -> None:
+    many = 60_000
+    pool = BlockPool(many)
+    leases = LeaseTable(pool, epoch=EPOCH, has_checksums=True, timings=LeaseTimings())
+    leases.open(0.0, "r")
+    leases.add_blocks("r", dict(enumerate(pool.allocate(many) or [])))
+    request, *_ = leases.on_message(0.0, PEER, subscribe(indices=tuple(range(many))))
+    assert isinstance(request, ComputeChecksums)
+    computed = ChecksumsComputed(request=request, checksums=(2**64 - 1,) * many)
+    effects = leases.on_checksums(computed)
+    messages = [effect.message for effect in effects if isinstance(effect, SendToConsumer)]
+    assert max(len(encode_peer(message)) for message in messages) < MAX_MESSAGE_BYTES
+    offers = [one for message in messages if isinstance(message, BlocksReady) for one in message.offers]
+    assert [one.index for one in offers] == list(range(many))
+
+
+def test_a_confirmation_is_answered_by_its_part() -> None:
+    producer = leased()
+    question = Confirm(transfer_id="t", producer_epoch=EPOCH, offers=(offer(0),), part=3)
+    assert [answer.part for answer in producer.hear(question)] == [3]
 
 
 def test_a_subscription_before_its_prefill_is_remembered() -> None:

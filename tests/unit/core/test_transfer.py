@@ -6,7 +6,9 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from baton_core.sessions import peer_messages
 from baton_core.sessions.peer_messages import (
     BlockOffer,
     BlocksReady,
@@ -100,6 +102,22 @@ def test_without_checksums_blocks_are_readable_only_once_the_holder_confirms() -
     confirm = Confirm(transfer_id="t", producer_epoch=3, offers=(offer(0), offer(1), offer(2)))
     assert (sent(step), step.valid) == ([confirm], ())
     step = transfer.on_message(3.0, confirmed())
+    assert (sent(step), step.valid, transfer.state) == ([RELEASE], (10, 11, 12), TransferState.DONE)
+
+
+def test_a_confirmation_of_many_blocks_is_asked_for_and_answered_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_messages, "MAX_OFFERS", 2)
+    transfer = make_transfer()
+    transfer.on_message(1.0, ready(0, 1, 2))
+    first, second = sent(transfer.on_pull_done(2.0, 1, (), ""))
+    assert (first.offers, first.part) == ((offer(0), offer(1)), 0)
+    assert (second.offers, second.part) == ((offer(2),), 1)
+    assert transfer.on_message(2.5, replace(confirmed(), part=1)) == NOTHING
+    assert transfer.on_message(2.6, replace(confirmed(), part=1)) == NOTHING
+    assert sent(transfer.on_deadline(3.0))[1:] == [first]
+    step = transfer.on_message(3.5, confirmed())
     assert (sent(step), step.valid, transfer.state) == ([RELEASE], (10, 11, 12), TransferState.DONE)
 
 

@@ -7,6 +7,7 @@ no longer than `PATIENCE_S`: then whoever comes waits behind them, so that a pla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,6 +42,8 @@ class AdapterCache:
         """Requests that wait for a place, in order, each with the time since when."""
         self._deadlines: dict[str, float] = {}
         """Requests whose adapter is being loaded, in the order of their deadlines."""
+        self._given_up: Counter[str] = Counter()
+        """Loads that were given up and not answered yet, by digest: their answers come first."""
         self.load_s = 0.0
         """Time that the last one took to load; 0 before the first."""
         self._digests: dict[str, str] = {}
@@ -77,6 +80,9 @@ class AdapterCache:
 
     def end(self, loaded: AdapterLoaded) -> tuple[str, ...]:
         """Take an answer; returns the requests that waited for it, which need not wait any longer."""
+        if self._given_up[loaded.digest]:
+            self._given_up -= Counter((loaded.digest,))
+            return ()
         entry = self._entries.get(loaded.digest)
         if entry is None or entry.is_loaded:
             return ()
@@ -124,15 +130,16 @@ class AdapterCache:
         return effects, ready
 
     def drop_idle(self) -> list[WorkerEffect]:
-        """Drop the loaded adapters that nobody uses: their model is given up, and with it what is loaded."""
-        idle = [digest for digest, entry in self._entries.items() if entry.is_loaded and not entry.users]
+        """Drop the adapters that nobody uses: their model is given up, and with it what is loaded for it."""
+        idle = [digest for digest, entry in self._entries.items() if not entry.users]
         for digest in idle:
-            del self._entries[digest]
+            if not self._entries.pop(digest).is_loaded:
+                self._given_up[digest] += 1
         return [DropAdapter(digest=digest) for digest in idle]
 
     def adopt(self, other: AdapterCache) -> None:
         """Take over the adapters that another cache has loaded, and that no request uses."""
-        self._entries, self.load_s = other._entries, other.load_s
+        self._entries, self._given_up, self.load_s = other._entries, other._given_up, other.load_s
 
     def next_deadline(self) -> float | None:
         """The time when `overdue` names somebody."""
