@@ -14,7 +14,7 @@ import msgspec
 from baton_core.msgpack import decoder_of
 
 MAX_OFFERS: Final = 16_384
-"""Blocks that one message offers or confirms: they take half of the 1 MiB that a message may have, at most."""
+"""Blocks that one message offers or confirms: they take at most half of the 1 MiB that a message may have."""
 
 
 class BlockOffer(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +79,7 @@ class BlocksReady(_PeerMessage, frozen=True, tag=True):
 class Confirmed(_PeerMessage, frozen=True, tag=True):
     is_held: bool
     part: int = 0
-    """That of the `Confirm` it answers."""
+    """The part of the `Confirm` that it answers."""
 
 
 class LeaseGone(_PeerMessage, frozen=True, tag=True):

@@ -338,9 +338,7 @@ class Transfer:
     def _confirmations(self) -> list[Confirm]:
         """Ask about the copied blocks of which no answer has come."""
         return [
-            Confirm(
-                transfer_id=self.transfer_id, producer_epoch=self.source.epoch, offers=offers, part=part
-            )
+            Confirm(transfer_id=self.transfer_id, producer_epoch=self.source.epoch, offers=offers, part=part)
             for part, offers in self._unconfirmed.items()
         ]
 
