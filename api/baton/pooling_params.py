@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from typing import Self
 
-from baton.struct_fields import HasStructFields
+import msgspec
+
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_router.requests.generation import PoolingRequest
@@ -16,8 +16,7 @@ _SCORE = "score"
 TASKS = (*PoolingTask, _SCORE)
 
 
-@dataclass
-class PoolingParams(HasStructFields):
+class PoolingParams(msgspec.Struct, dict=True):
     """How a prompt's hidden states are pooled.
 
     Raises:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any, Final, Self
 
+import msgspec
+
+from baton.output_constraints import RepetitionDetectionParams, StructuredOutputsParams
 from baton.plain_numbers import plain_numbers
-from baton.struct_fields import HasStructFields
 from baton_core.errors import InvalidRequestError
-from baton_core.requests import repetition, sampling_params, structured_outputs
+from baton_core.requests import sampling_params
 from baton_core.requests.sampling_params import RequestOutputKind, check_vocabulary
 from baton_core.requests.vocabulary import check_token_ids, encode_bad_words
 
@@ -55,82 +57,7 @@ class SamplingType(IntEnum):
     RANDOM_SEED = 2
 
 
-@dataclass
-class StructuredOutputsParams:
-    """Exactly one constraint on an output, and how JSON is written.
-
-    Raises:
-        InvalidRequestError: none or several constraints, or one of the wrong type.
-    """
-
-    json: str | Mapping[str, Any] | None = None
-    """A JSON schema, as an object or as text."""
-    regex: str | None = None
-    choice: Sequence[str] | None = None
-    grammar: str | None = None
-    """EBNF in the notation of GBNF, or Lark's."""
-    json_object: bool | None = None
-    """Any JSON object."""
-    disable_any_whitespace: bool = False
-    """JSON without whitespace between its parts."""
-    disable_additional_properties: bool = False
-    """Objects have only the properties that the schema names, unless it says otherwise."""
-    whitespace_pattern: str | None = None
-    """None: the libraries that compile grammars have their own; `disable_any_whitespace` leaves none."""
-    structural_tag: str | Mapping[str, Any] | None = None
-    """A structural tag, as an object or as text."""
-
-    def __post_init__(self) -> None:
-        self.frozen()
-
-    def frozen(self) -> structured_outputs.StructuredOutputsParams:
-        """Return the value that requests work on.
-
-        Raises:
-            InvalidRequestError: as for the class.
-        """
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return structured_outputs.StructuredOutputsParams.from_mapping(given)
-
-    def all_constraints_none(self) -> bool:
-        """Return whether no constraint is set."""
-        return self.all_non_structural_tag_constraints_none() and self.structural_tag is None
-
-    def all_non_structural_tag_constraints_none(self) -> bool:
-        """Return whether no constraint but a structural tag is set."""
-        others = (kind for kind in structured_outputs.KINDS if kind != "structural_tag")
-        return all(getattr(self, kind) is None for kind in others)
-
-
-@dataclass
-class RepetitionDetectionParams:
-    """End a sequence whose last tokens are one pattern, several times.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
-
-    max_pattern_size: int = 0
-    """Longest pattern to look for, in tokens; 0 looks for none."""
-    min_pattern_size: int = 0
-    """Shortest pattern; 0 is 1."""
-    min_count: int = 0
-    """Repetitions of the pattern that end the sequence; 2 or more."""
-
-    def __post_init__(self) -> None:
-        self.frozen()
-
-    def frozen(self) -> repetition.RepetitionDetectionParams:
-        """Return the value that requests work on.
-
-        Raises:
-            InvalidRequestError: a value is out of range.
-        """
-        return repetition.RepetitionDetectionParams(**vars(self))
-
-
-@dataclass
-class SamplingParams(HasStructFields):
+class SamplingParams(msgspec.Struct, dict=True):
     """Parameters of requests: how tokens are chosen, when a sequence ends, and what is returned.
 
     Raises:
@@ -208,11 +135,13 @@ class SamplingParams(HasStructFields):
     logits_processors: Sequence[str | Callable[..., Any]] | None = None
     """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
     callables where everything runs in the caller's process."""
-    eos_token_id: int | None = field(default=None, init=False, repr=False, compare=False)
-    """The model's end token, once `update_from_generation_config` has set it."""
-    bad_words_token_ids: list[list[int]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The tokens of `bad_words`, once `update_from_tokenizer` has set them."""
-    _end_token_ids: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
+    _end_token_ids: set[int] = msgspec.field(default_factory=set)
+    _eos_token_id: int | None = None
+    _bad_words_token_ids: list[list[int]] | None = None
+
+    def __repr__(self) -> str:
+        named = (name for name in self.__struct_fields__ if not name.startswith("_"))
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in named)})"
 
     def __post_init__(self) -> None:
         checked = self.frozen()
@@ -300,6 +229,16 @@ class SamplingParams(HasStructFields):
         """The tokens that `min_tokens` holds off: `stop_token_ids` and the end tokens that are known."""
         return {*(self.stop_token_ids or ()), *self._end_token_ids}
 
+    @property
+    def eos_token_id(self) -> int | None:
+        """The model's end token, once `update_from_generation_config` has set it."""
+        return self._eos_token_id
+
+    @property
+    def bad_words_token_ids(self) -> list[list[int]] | None:
+        """The tokens of `bad_words`, once `update_from_tokenizer` has set them."""
+        return self._bad_words_token_ids
+
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
     ) -> None:
@@ -313,7 +252,7 @@ class SamplingParams(HasStructFields):
         others = [token_id for token_id in others if token_id != eos_token_id]
         self._end_token_ids.update(others, () if eos_token_id is None else (eos_token_id,))
         if not self.ignore_eos:
-            self.eos_token_id = eos_token_id
+            self._eos_token_id = eos_token_id
             self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or ()), *others]))
 
     def update_from_tokenizer(self, tokenizer: Any) -> None:
@@ -324,7 +263,7 @@ class SamplingParams(HasStructFields):
         """
         if words := self.frozen().bad_words:
             encoded = encode_bad_words(words, tokenizer, len(tokenizer))
-            self.bad_words_token_ids = [list(token_ids) for token_ids in encoded]
+            self._bad_words_token_ids = [list(token_ids) for token_ids in encoded]
 
     def verify(
         self,
@@ -352,8 +291,7 @@ class SamplingParams(HasStructFields):
         check_token_ids("logit_bias", tuple(self.frozen().logit_bias or ()), model_config.get_vocab_size())
 
 
-@dataclass
-class BeamSearchParams(HasStructFields):
+class BeamSearchParams(msgspec.Struct, dict=True):
     """Parameters of `LLM.beam_search`.
 
     Raises:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -353,6 +353,6 @@ def test_an_output_has_everything_at_once(llm: LLM) -> None:
         None,
         *([token] for token in PROMPT[1:]),
     ]
-    (flat,) = llm.generate(PROMPT, replace(params, flat_logprobs=True), use_tqdm=False)
+    (flat,) = llm.generate(PROMPT, msgspec.structs.replace(params, flat_logprobs=True), use_tqdm=False)
     assert list(flat.outputs[0].logprobs or []) == completion.logprobs
     assert list(flat.prompt_logprobs or []) == [one or {} for one in output.prompt_logprobs]

@@ -36,9 +36,9 @@ class ExecutorLoad:
     step_tokens: Distribution | None = None
     """Tokens that each step computed; None where workers tell of it themselves."""
     work: StepWork | None = None
-    """Work of all steps; None where it is not estimated, or workers tell of it themselves."""
+    """Work of all steps, for each accelerator; None where it is not estimated."""
     block_residency: tuple[Distribution, ...] = ()
-    """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where none are, or workers tell."""
+    """Lifetimes, idle times and reuse gaps of sampled KV blocks; empty where none are."""
 
 
 ExecutorEvent: TypeAlias = GenerationEvent | BatonError

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import fields
 from queue import Empty, SimpleQueue
+from statistics import fmean
 from typing import Any, Final
 
 import grpc
@@ -19,8 +21,11 @@ from baton.executors.operator_client import AdapterServing, ask_workers
 from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
+from baton_core.blocks.block_residency import RESIDENCY_BOUNDS
+from baton_core.distribution import Distribution
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
+from baton_core.step_work import StepWork
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.requests.generation import Finished
@@ -176,4 +181,27 @@ def read_load(info: pb.ModelInfo) -> ExecutorLoad:
         num_running=sum(worker.num_running for worker in info.workers),
         num_waiting=sum(worker.num_waiting for worker in info.workers),
         kv_cache_usage=1.0 - num_free / max(num_blocks, 1),
+        work=_mean_work([worker.work for worker in info.workers if worker.HasField("work")]),
+        block_residency=_all_stays([worker.block_residency for worker in info.workers]),
+    )
+
+
+def _mean_work(told: Sequence[pb.Work]) -> StepWork | None:
+    """Return the work of an accelerator; each worker has as many."""
+    if not told:
+        return None
+    means = {one.name: fmean(getattr(work, one.name) for work in told) for one in fields(StepWork)}
+    return StepWork(**means)
+
+
+def _all_stays(told: Sequence[Sequence[pb.BucketCounts]]) -> tuple[Distribution, ...]:
+    """Return the stays of blocks of all workers that measure them, as one tells its own."""
+    kinds = zip(*(stays for stays in told if stays), strict=True)
+    return tuple(
+        Distribution.of(
+            RESIDENCY_BOUNDS,
+            [sum(counts) for counts in zip(*(one.counts for one in kind), strict=True)],
+            sum(one.total for one in kind),
+        )
+        for kind in kinds
     )

@@ -361,7 +361,7 @@ class GetModelInfoRequest(_message.Message):
 class ModelInfo(_message.Message):
     __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template", "pooling")
     class Worker(_message.Message):
-        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused", "fault")
+        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused", "fault", "block_residency", "work")
         WORKER_ID_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +377,8 @@ class ModelInfo(_message.Message):
         PULL_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
         IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
         FAULT_FIELD_NUMBER: _ClassVar[int]
+        BLOCK_RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+        WORK_FIELD_NUMBER: _ClassVar[int]
         worker_id: str
         role: str
         num_blocks: int
@@ -392,7 +394,9 @@ class ModelInfo(_message.Message):
         pull_bytes_per_s: float
         is_paused: bool
         fault: str
-        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., is_paused: bool = ..., fault: _Optional[str] = ...) -> None: ...
+        block_residency: _containers.RepeatedCompositeFieldContainer[BucketCounts]
+        work: Work
+        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., is_paused: bool = ..., fault: _Optional[str] = ..., block_residency: _Optional[_Iterable[_Union[BucketCounts, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +414,24 @@ class ModelInfo(_message.Message):
     has_chat_template: bool
     pooling: str
     def __init__(self, model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., is_ready: bool = ..., workers: _Optional[_Iterable[_Union[ModelInfo.Worker, _Mapping]]] = ..., model_names: _Optional[_Iterable[str]] = ..., has_chat_template: bool = ..., pooling: _Optional[str] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("flops", "read_bytes", "written_bytes")
+    FLOPS_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    flops: float
+    read_bytes: float
+    written_bytes: float
+    def __init__(self, flops: _Optional[float] = ..., read_bytes: _Optional[float] = ..., written_bytes: _Optional[float] = ...) -> None: ...
+
+class BucketCounts(_message.Message):
+    __slots__ = ("counts", "total")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total: float
+    def __init__(self, counts: _Optional[_Iterable[int]] = ..., total: _Optional[float] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("action", "argument_json", "timeout_s", "worker_ids")

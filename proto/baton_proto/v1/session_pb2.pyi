@@ -1,3 +1,4 @@
+from baton_proto.v1 import baton_pb2 as _baton_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -237,27 +238,9 @@ class Figures(_message.Message):
     max_loras: int
     waiting_adapters: _containers.RepeatedScalarFieldContainer[str]
     running_adapters: _containers.RepeatedScalarFieldContainer[str]
-    block_residency: _containers.RepeatedCompositeFieldContainer[BucketCounts]
-    work: Work
-    def __init__(self, sleep_level: _Optional[int] = ..., num_queried_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_remote_tokens: _Optional[int] = ..., num_remote_queried_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counts: _Optional[_Iterable[int]] = ..., num_step_tokens: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., max_loras: _Optional[int] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., running_adapters: _Optional[_Iterable[str]] = ..., block_residency: _Optional[_Iterable[_Union[BucketCounts, _Mapping]]] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
-
-class Work(_message.Message):
-    __slots__ = ("flops", "read_bytes", "written_bytes")
-    FLOPS_FIELD_NUMBER: _ClassVar[int]
-    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
-    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
-    flops: float
-    read_bytes: float
-    written_bytes: float
-    def __init__(self, flops: _Optional[float] = ..., read_bytes: _Optional[float] = ..., written_bytes: _Optional[float] = ...) -> None: ...
-
-class BucketCounts(_message.Message):
-    __slots__ = ("counts", "total")
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_FIELD_NUMBER: _ClassVar[int]
-    counts: _containers.RepeatedScalarFieldContainer[int]
-    total: float
-    def __init__(self, counts: _Optional[_Iterable[int]] = ..., total: _Optional[float] = ...) -> None: ...
+    block_residency: _containers.RepeatedCompositeFieldContainer[_baton_pb2.BucketCounts]
+    work: _baton_pb2.Work
+    def __init__(self, sleep_level: _Optional[int] = ..., num_queried_tokens: _Optional[int] = ..., num_hit_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_remote_tokens: _Optional[int] = ..., num_remote_queried_tokens: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., step_counts: _Optional[_Iterable[int]] = ..., num_step_tokens: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., num_accepted_per_position: _Optional[_Iterable[int]] = ..., max_loras: _Optional[int] = ..., waiting_adapters: _Optional[_Iterable[str]] = ..., running_adapters: _Optional[_Iterable[str]] = ..., block_residency: _Optional[_Iterable[_Union[_baton_pb2.BucketCounts, _Mapping]]] = ..., work: _Optional[_Union[_baton_pb2.Work, _Mapping]] = ...) -> None: ...
 
 class Rates(_message.Message):
     __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")

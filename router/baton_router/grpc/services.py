@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -19,7 +19,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import encode_pooling_model
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.sessions.control_messages import WORKER_ACTIONS, ControlAction
-from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_core.sessions.worker_info import EngineFigures, WorkerInfo, WorkerLoad
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 from baton_router.grpc.client_messages import encode_event, encode_pooled, read_request, read_tokenize_prompt
@@ -186,8 +186,10 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
 def describe_worker(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
     """Return what clients learn of a worker."""
     names, facts = pb.ModelInfo.Worker.DESCRIPTOR.fields_by_name, (info, load, load.rates)
-    known = {name: getattr(next(one for one in facts if hasattr(one, name)), name) for name in names}
-    return pb.ModelInfo.Worker(**(known | {"role": load.role or info.role}))
+    known = {name: getattr(one, name) for one in reversed(facts) for name in names if hasattr(one, name)}
+    figures = asdict(load.figures or EngineFigures())
+    measured = {name: figures[name] for name in names if name in figures}
+    return pb.ModelInfo.Worker(**(known | measured | {"role": load.role or info.role}))
 
 
 _ACTIONS: Final = tuple(action for action in ControlAction if action not in WORKER_ACTIONS)

@@ -23,6 +23,7 @@ from baton_core.sessions.worker_info import (
 )
 from baton_core.step_work import StepWork
 from baton_core.worker.speculative_config import MAX_DRAFT_TOKENS
+from baton_proto.v1 import baton_pb2
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     checked_code,
@@ -249,7 +250,7 @@ def _decode_figures(figures: pb.Figures) -> EngineFigures:
     )
 
 
-def _decode_work(work: pb.Work) -> StepWork:
+def _decode_work(work: baton_pb2.Work) -> StepWork:
     return StepWork(
         flops=checked_number("flops", work.flops),
         read_bytes=checked_number("read_bytes", work.read_bytes),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,7 +59,7 @@ def test_positions_are_those_of_vllm() -> None:
 def test_every_field_of_a_request_is_a_caller_s_with_the_same_default() -> None:
     params = SamplingParams()
     assert params.frozen() == core.SamplingParams()
-    assert {one.name for one in fields(core.SamplingParams)} <= set(vars(params))
+    assert {one.name for one in fields(core.SamplingParams)} <= set(params.__struct_fields__)
 
 
 @pytest.mark.parametrize("field", ["stop", "stop_token_ids", "bad_words", "logits_processors"])
@@ -336,5 +340,32 @@ def test_objects_are_rebuilt_from_the_fields_that_structs_name(params: Any) -> N
 
 
 def test_parameters_can_be_replaced_by_field() -> None:
-    changed = replace(SamplingParams(stop="a"), output_kind=RequestOutputKind.DELTA)
+    changed = msgspec.structs.replace(SamplingParams(stop="a"), output_kind=RequestOutputKind.DELTA)
     assert (changed.stop, changed.output_kind) == (["a"], RequestOutputKind.DELTA)
+    with pytest.raises(InvalidRequestError, match="n is 0; allowed"):
+        msgspec.structs.replace(changed, n=0)
+    assert msgspec.structs.replace(BeamSearchParams(2, 8), beam_width=3) == BeamSearchParams(3, 8)
+    assert msgspec.structs.replace(PoolingParams(), dimensions=2) == PoolingParams(dimensions=2)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, SamplingParams.clone, lambda given: pickle.loads(pickle.dumps(given))],  # noqa: S301
+)
+def test_copies_are_equal_and_know_the_model_s_tokens(
+    copied: Callable[[SamplingParams], SamplingParams],
+) -> None:
+    params = SamplingParams(
+        stop="a",
+        bad_words=["ab"],
+        structured_outputs=StructuredOutputsParams(regex="a+"),
+        repetition_detection=RepetitionDetectionParams(max_pattern_size=3, min_count=2),
+    )
+    params.update_from_generation_config({"eos_token_id": [1, 2]}, 1)
+    params.update_from_tokenizer(Letters())
+    other = copied(params)
+    assert (other, other.frozen()) == (params, params.frozen())
+    assert (other.eos_token_id, other.all_stop_token_ids) == (1, {1, 2})
+    assert other.bad_words_token_ids == params.bad_words_token_ids
+    other.temperature = 0.5
+    assert params.temperature == 1.0
