@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import InvalidConfigError, require
 from baton_core.requests.request_context import Slo
 from baton_core.sessions.worker_info import Role
 from baton_router.core.flow.router_core import RouterConfig
@@ -41,6 +41,7 @@ BY_NEED: Final = "by need"
 LOW: Final = 0.1
 """Share of the peak's requests at the quietest time."""
 _PEAK_HOUR: Final = 16.0
+_OVER_0: Final = ("hours", "tokens_per_step", "ttft", "tpot", "heartbeat", "jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,9 @@ def hardware_of(args: argparse.Namespace) -> Hardware:
 def asks_of(args: argparse.Namespace) -> list[Ask]:
     """Return the requests of the day."""
     scale = Scale(every=args.every, divisor=args.divisor)
-    return day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
+    asks = day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
+    require("trace", str(args.trace), bool(asks), "one of which the day keeps a request")
+    return asks
 
 
 def plan_of(args: argparse.Namespace, fleet: str) -> FleetPlan:
@@ -188,6 +191,8 @@ def main() -> int:
     slo = Slo(ttft_s=args.ttft, tpot_s=args.tpot)
     fleets = (*args.fixed, BY_QUEUE, BY_NEED)
     try:
+        for name in _OVER_0:
+            require(name, getattr(args, name), getattr(args, name) > 0, "over 0")
         plans, asks = [plan_of(args, fleet) for fleet in fleets], asks_of(args)
     except InvalidConfigError as error:
         parser.error(str(error))

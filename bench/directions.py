@@ -28,6 +28,7 @@ from baton_simulator.capacity.hardware import HardwareChoice, find_hardware
 from baton_simulator.capacity.questions import Question
 from baton_simulator.capacity.tables import table
 from baton_simulator.capacity.trace import Scale, read_trace
+from baton_simulator.capacity.trace_formats import TraceRequest
 from baton_simulator.capacity.worker_mix import parse_mix
 from baton_simulator.capacity.workload import make_workload
 from baton_worker.core.scheduler_config import SchedulerConfig
@@ -49,10 +50,9 @@ TTFT_TIMES, TPOT_TIMES = 3.0, 1.5
 class Setup:
     """A fleet and the trace that is played to it."""
 
-    trace: Path
+    requests: Sequence[TraceRequest]
     mix: str
     split: SplitMode
-    num_requests: int
     policy: RoutingPolicy = RoutingPolicy.COST
 
     def run(self, slo: Slo, speedup: float) -> Figures:
@@ -66,9 +66,8 @@ class Setup:
             scheduler=SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048),
             router=RouterConfig(limits=FlowLimits(placement=placement), max_num_requests=16384),
         )
-        requests = read_trace(self.trace, self.num_requests, 1)
         question = Question(
-            plan=plan, requests=requests, scale=Scale(speedup=speedup), slo=slo, report=lambda _: None
+            plan=plan, requests=self.requests, scale=Scale(speedup=speedup), slo=slo, report=lambda _: None
         )
         return question.goodput()[str(mix)]
 
@@ -128,15 +127,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="fleets that are simulated at a time")
     args = parser.parse_args()
     try:
-        for path in (args.chat, args.conversations):
-            make_workload(read_trace(path, args.requests), Scale(speedup=args.mooncake_speedup))
+        scale = Scale(speedup=args.mooncake_speedup)
+        chat = read_trace(args.chat, args.requests)
+        conversations = read_trace(args.conversations, 2 * args.requests)
+        for requests in (chat, conversations):
+            make_workload(requests, scale)
     except InvalidConfigError as error:
         parser.error(str(error))
     with ProcessPoolExecutor(args.jobs) as pool:
-        setups = {
-            name: Setup(trace=args.chat, mix=mix, split=split, num_requests=args.requests)
-            for name, (mix, split) in FLEETS.items()
-        }
+        setups = {name: Setup(requests=chat, mix=mix, split=split) for name, (mix, split) in FLEETS.items()}
         relative = unloaded(setups["mixed"])
         asked = [(name, slo) for slo in (TIGHT, LOOSE, relative) for name in setups]
         goodputs = list(
@@ -144,10 +143,9 @@ def main() -> int:
         )
         placed = [
             Setup(
-                trace=args.conversations,
+                requests=conversations,
                 mix="4P:4D",
                 split=SplitMode.ALWAYS,
-                num_requests=2 * args.requests,
                 policy=policy,
             )
             for policy in RoutingPolicy

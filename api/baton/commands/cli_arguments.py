@@ -87,7 +87,8 @@ def parse(argv: Sequence[str] | None = None, defaults: Defaults = no_defaults) -
         given = neutral.take(given)
         argv = [*argv[:1], *(values_apart(given, "--api-key") if is_serving else given)]
         # argparse takes those with a space for positional arguments.
-        _refuse_unknown(parser, [one for one in _unknown_flags(argv, known) if " " in one], known)
+        texts = [one for one in _unknown_flags(argv, known) if " " in one]
+        _refuse_unknown(parser, texts, known, advice="; text that begins with -- comes after an argument --")
     args, unknown = read_arguments(root, argv)
     _refuse_unknown(parser, _unknown_flags(unknown, known) if of_others else unknown, known)
     flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
@@ -114,10 +115,12 @@ def _unknown_flags(argv: Sequence[str], known: Set[str]) -> list[str]:
     return [word for word, name in names.items() if not {name, name.replace("--no-", "--", 1)} & known]
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str], known: Set[str]) -> None:
+def _refuse_unknown(
+    parser: argparse.ArgumentParser, unknown: Sequence[str], known: Set[str], advice: str = ""
+) -> None:
     if unknown:
         meant = did_you_mean(unknown[0].partition("=")[0], known)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}{advice}")
 
 
 def _of_environment(command: Command, argv: Sequence[str]) -> Mapping[str, Any]:

@@ -41,6 +41,10 @@ def test_a_program_shows_its_help(
     [
         ("bench.autoscaling", "/nowhere", "trace is '/nowhere'; allowed: a readable file"),
         ("bench.autoscaling", "/nowhere --hardware z80", "hardware is 'z80'; allowed: b200"),
+        ("bench.autoscaling", "/nowhere --tokens-per-step 0", "tokens_per_step is 0; allowed: over 0"),
+        ("bench.autoscaling", "/nowhere --ttft 0", "ttft is 0.0; allowed: over 0"),
+        ("bench.autoscaling", "/nowhere --jobs 0", "jobs is 0; allowed: over 0"),
+        ("bench.autoscaling", "/nowhere --hours 0", "hours is 0; allowed: over 0"),
         ("bench.autoscaling", "/nowhere --fixed 2X", "workers is '2X'; allowed: counts"),
         ("bench.directions", "--chat /nowhere --conversations x", "trace is '/nowhere'; allowed: a readable"),
     ],

@@ -123,6 +123,14 @@ def test_a_value_out_of_range_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_text_that_looks_like_a_flag_comes_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["complete", "--x=a b"])
+    said = "unrecognized arguments: --x=a b; text that begins with -- comes after an argument --"
+    assert said in capsys.readouterr().err
+    assert parse(["complete", "--", "--x=a b"]).prompt == ["--x=a b"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
