@@ -265,6 +265,8 @@ class RunControl:
     run_id: int
     action: ControlAction
     argument_json: str
+    timeout_s: float
+    """Time that whoever asks waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

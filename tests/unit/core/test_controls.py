@@ -41,9 +41,10 @@ def finish(worker: Worker, request_id: str, **fields: Any) -> None:
 
 
 def test_an_idle_worker_runs_what_it_is_asked_at_once_and_plans_no_step_meanwhile(worker: Worker) -> None:
-    effects = worker.ask(ControlAction.COLLECTIVE_RPC, method="m:f")
+    effects = worker.ask(ControlAction.COLLECTIVE_RPC, timeout_s=7.0, method="m:f")
+    argument_json = '{"method": "m:f"}'
     assert effects == [
-        RunControl(run_id=1, action=ControlAction.COLLECTIVE_RPC, argument_json='{"method": "m:f"}')
+        RunControl(run_id=1, action=ControlAction.COLLECTIVE_RPC, argument_json=argument_json, timeout_s=7.0)
     ]
     worker.generate(make_request())
     assert worker.core.schedule(0.0) is None

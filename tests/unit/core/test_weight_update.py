@@ -105,7 +105,8 @@ def test_weights_that_are_in_no_folder_are_refused(info: dict[str, Any]) -> None
 def test_a_check_runs_beside_the_steps_and_one_at_a_time(worker: Worker) -> None:
     worker.generate(make_request(max_tokens=3))
     (run,) = worker.ask(ControlAction.CHECK_WEIGHTS, path="/new")
-    assert run == RunControl(run_id=1, action=ControlAction.CHECK_WEIGHTS, argument_json='{"path": "/new"}')
+    assert isinstance(run, RunControl)
+    assert (run.action, run.argument_json) == (ControlAction.CHECK_WEIGHTS, '{"path": "/new"}')
     worker.step()
     worker.ask(ControlAction.CHECK_WEIGHTS, path="/new")
     assert worker.answer().code is ErrorCode.OVERLOADED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,8 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from baton_core.sessions.control_messages import ControlAction
+from baton_core.worker.worker_events import RunControl
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.controls.engine_operations import CallWorker, WakeUp
+from baton_worker.controls.worker_controls import WorkerControls
+from baton_worker.ranks.rank_group import ANSWER_WITHIN_S
 
 ASKED = CallWorker(method="asked")
 
@@ -21,8 +26,10 @@ class Group:
     def __init__(self) -> None:
         self.ends: list[str] = []
         self.is_loading: list[bool] = []
+        self.limits_s: list[float] = []
 
-    def call(self, action: str, argument_json: str) -> Callable[[], list[Any]]:
+    def call(self, action: str, argument_json: str, within_s: float) -> Callable[[], list[Any]]:
+        self.limits_s.append(within_s)
         return lambda: [[1]]
 
     @contextmanager
@@ -51,6 +58,30 @@ def controls_of(group: Group, asked: Callable[[], Any]) -> EngineControls:
 def test_all_ranks_answer_with_what_json_has() -> None:
     assert controls_of(Group(), lambda: (1,)).run_on_ranks(ASKED) == [[1], [1]]
     assert controls_of(Group(), lambda: {1: 2}).run_on_ranks(ASKED)[0] == {"1": 2}
+
+
+def test_functions_may_take_as_long_as_their_caller_waits() -> None:
+    group = Group()
+    controls = controls_of(group, lambda: 0)
+    controls._engine.is_sleeping = False  # type: ignore[misc]
+    for timeout_s in (None, 5.0, 7200):
+        controls.run_on_ranks(CallWorker(method="asked", timeout_s=timeout_s))
+    controls.run_on_ranks(WakeUp())
+    assert group.limits_s == [math.inf, ANSWER_WITHIN_S, 7200, ANSWER_WITHIN_S]
+
+
+def test_a_worker_s_function_may_take_as_long_as_the_router_waits() -> None:
+    group = Group()
+    engine = Mock(group=group, away=frozenset(), weights="")
+    engine.loaded.runner.asked = lambda: 1
+    asked = RunControl(
+        run_id=1,
+        action=ControlAction.COLLECTIVE_RPC,
+        argument_json='{"method": "asked"}',
+        timeout_s=7200.0,
+    )
+    done = WorkerControls(engine, allows_functions=True).answer(asked)
+    assert (done.result_json, group.limits_s) == ("[1, [1]]", [7200.0])
 
 
 def test_a_leader_that_is_interrupted_ends_the_group() -> None:

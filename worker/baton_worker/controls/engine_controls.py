@@ -6,6 +6,7 @@ Shared by the cluster in this process and by workers.
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from typing import Any, assert_never
 
@@ -26,7 +27,7 @@ from baton_worker.controls.engine_operations import (
 )
 from baton_worker.controls.profiler import Profiler
 from baton_worker.engine.resident_engine import RELOAD_WEIGHTS, ResidentEngine
-from baton_worker.ranks.rank_group import RankGroup
+from baton_worker.ranks.rank_group import ANSWER_WITHIN_S, RankGroup
 
 
 class EngineControls:
@@ -48,7 +49,8 @@ class EngineControls:
         Answers of several ranks are as JSON has them.
 
         The group ends if some have changed what is in memory and others could not, or if the leader is
-        interrupted: they would go on apart.
+        interrupted: they would go on apart. So it does if a rank has not answered within `ANSWER_WITHIN_S`;
+        functions that are called may take as long as the caller waits, if that is longer.
 
         Raises:
             Exception: as `run`, at any of them.
@@ -56,7 +58,7 @@ class EngineControls:
         group = self._engine.group
         if group is None or isinstance(command, CheckWeights | CheckAdapter):
             return [self.run(command)]
-        answers = group.call(*encode_control(command))
+        answers = group.call(*encode_control(command), _within_s(command))
         try:
             with group.loading() if isinstance(command, WakeUp | SwitchWeights) else nullcontext():
                 own = self._own_answer(group, command)
@@ -123,3 +125,14 @@ class EngineControls:
                 raise InvalidRequestError("method", method, allowed)
             return found(*command.args, **command.kwargs)
         return resolve_function("method", method)(runner, *command.args, **command.kwargs)
+
+
+def _within_s(command: EngineOperation) -> float:
+    """Return the time that each rank has for its answer."""
+    match command:
+        case CallWorker(timeout_s=float() | int() as timeout_s):
+            return max(timeout_s, ANSWER_WITHIN_S)
+        case CallWorker() | ApplyModel():
+            return math.inf
+        case _:
+            return ANSWER_WITHIN_S

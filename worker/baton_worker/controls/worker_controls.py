@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError
 from baton_core.worker.worker_events import ControlDone, RunControl
@@ -34,7 +35,7 @@ class WorkerControls:
         began = time.monotonic()
         result, code, message = "null", None, ""
         try:
-            result = encode_result(self._run(decode_control(asked.action, asked.argument_json)))
+            result = encode_result(self._run(_command(asked)))
         except BatonError as error:
             code, message = error.code, str(error)
         except Exception as error:
@@ -56,6 +57,11 @@ class WorkerControls:
             _refuse_functions(command)
         answers = self._controls.run_on_ranks(command)
         return answers if len(answers) > 1 else answers[0]
+
+
+def _command(asked: RunControl) -> EngineOperation:
+    command = decode_control(asked.action, asked.argument_json)
+    return replace(command, timeout_s=asked.timeout_s) if isinstance(command, CallWorker) else command
 
 
 def _refuse_functions(command: EngineOperation) -> None:

@@ -224,7 +224,12 @@ class Controls:
         self._num_begun += 1
         self._running[self._num_begun] = asked
         argument_json = asked.control.argument_json
-        return RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
+        return RunControl(
+            run_id=self._num_begun,
+            action=asked.action,
+            argument_json=argument_json,
+            timeout_s=asked.control.timeout_s,
+        )
 
     def _take_reset(self, asked: _Asked) -> list[WorkerEffect]:
         """Forget what nobody uses; a reset that takes running sequences' blocks too waits for `begin`."""

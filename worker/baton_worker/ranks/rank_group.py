@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -53,7 +55,7 @@ from baton_worker.ranks.rank_channel import (
 from baton_worker.ranks.rank_starter import RankStarter
 from baton_worker.ranks.rank_watch import LOST_AFTER_S, RankWatch
 
-_ANSWER_WITHIN_S: Final = 600.0
+ANSWER_WITHIN_S: Final = 600.0
 _STOP_WITHIN_S: Final = 5.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -166,7 +168,7 @@ class RankGroup:
         for one in self._followers:
             one.channel.send_with(descriptor, PoolFrame())
 
-    def call(self, action: str, argument_json: str) -> Callable[[], list[Any]]:
+    def call(self, action: str, argument_json: str, within_s: float) -> Callable[[], list[Any]]:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.
 
         An answer is a value, or the error that the rank raised.
@@ -175,7 +177,7 @@ class RankGroup:
             BatonError: a rank is lost.
         """
         self._tell_in_order(CallFrame(action=action, argument_json=argument_json))
-        return self._answers
+        return partial(self._take_answers, [one.answers for one in self._followers], within_s)
 
     def change_adapter(self, digest: str, path: str = "") -> None:
         """Have every other rank load a LoRA adapter beside its steps, or without `path` forget it.
@@ -309,18 +311,17 @@ class RankGroup:
                 self._watch.lose(one, "its process is gone")
                 self.lost.result()
 
-    def _answers(self) -> list[Any]:
-        return self._take_answers([one.answers for one in self._followers])
-
-    def _take_answers(self, queues: Sequence[SimpleQueue[AnswerFrame | None]]) -> list[Any]:
+    def _take_answers(
+        self, queues: Sequence[SimpleQueue[AnswerFrame | None]], within_s: float = ANSWER_WITHIN_S
+    ) -> list[Any]:
         """Wait for one answer of each: a value, or the error that it raised."""
         answers: list[Any] = []
         for one, queue in zip(self._followers, queues, strict=True):
             answer = None
             try:
-                answer = queue.get(timeout=_ANSWER_WITHIN_S)
+                answer = queue.get(timeout=None if within_s == math.inf else within_s)
             except Empty:
-                self._watch.lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
+                self._watch.lose(one, f"it has not answered within {within_s:g} s")
             if answer is None:
                 self.lost.result()
             elif answer.code:
