@@ -133,7 +133,8 @@ class RankGroup:
             BatonError: a rank is lost.
         """
         if isinstance(self._links, StoreLinks):
-            self._answers()  # Who waits at the store does not learn that another one will never come.
+            # Who waits at the store does not learn that another one will never come.
+            self._take_answers([one.answers for one in self._followers])
         ranks = self._links.open(self._place, self._announce)
         self._queue = self._links.open_queue(self._place.rank)
         if self._queue is not None:
