@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from baton_core.errors import InvalidRequestError
@@ -62,18 +63,44 @@ class KnownAdapters:
         self._max_rank = max_rank
         self._read: dict[LoRARequest, tuple[str, Adapter]] = {}
         """By name: the folder as it was given, and the adapter."""
+        self._pinned: set[int] = set()
+        """Ids."""
 
     @property
     def ids(self) -> set[int]:
         """The ids of the adapters."""
         return {request.lora_int_id for request in self._read}
 
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Digests of the adapters that are pinned."""
+        return self._digests(self._pinned)
+
+    def with_pinned(self, lora_int_id: int) -> frozenset[str]:
+        """Return the digests of the adapters that are pinned, with those of one more id.
+
+        Raises:
+            InvalidRequestError: no adapter has this id.
+        """
+        if lora_int_id not in self.ids:
+            allowed = ", ".join(map(str, sorted(self.ids))) or "none, as no adapter was added"
+            raise InvalidRequestError("lora_id", lora_int_id, allowed)
+        return self._digests({*self._pinned, lora_int_id})
+
+    def pin(self, lora_int_id: int) -> None:
+        """Note that the adapters of an id are pinned."""
+        self._pinned.add(lora_int_id)
+
     def forget(self, lora_int_id: int) -> bool:
-        """Forget the adapters of an id; False where there are none."""
+        """Forget the adapters of an id, pinned or not; False where there are none."""
+        self._pinned.discard(lora_int_id)
         found = [request for request in self._read if request.lora_int_id == lora_int_id]
         for request in found:
             del self._read[request]
         return bool(found)
+
+    def _digests(self, ids: Set[int]) -> frozenset[str]:
+        return frozenset(adapter.digest for _, adapter in self._read.values() if adapter.number in ids)
 
     def find(self, request: LoRARequest | None) -> Adapter | None:
         """Return the adapter of a request; its folder is read when its name comes first, or with another id.

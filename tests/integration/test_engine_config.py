@@ -161,7 +161,7 @@ def test_what_a_request_cannot_be_given_is_refused(folder: Path) -> None:
             engine.add_request("a")
         with pytest.raises(InvalidRequestError, match="virtual_engine is 1; allowed: 0: pipelines"):
             engine.has_unfinished_requests_for_virtual_engine(1)
-        with pytest.raises(InvalidConfigError, match=r"\.pin_lora is not supported: an adapter"):
+        with pytest.raises(InvalidRequestError, match="lora_id is 1; allowed: none, as no adapter was added"):
             engine.pin_lora(1)
         assert engine.collective_rpc(lambda runner: (runner.rank, runner.local_rank)) == [(0, 0)]
         assert engine.apply_model(lambda model: 3) == [3]

@@ -187,6 +187,29 @@ def test_an_engine_wakes_though_the_folder_of_an_adapter_has_changed(
             assert generate(llm, [case]) == [case[2]]
 
 
+def test_a_pinned_adapter_stays_until_it_is_removed(cases: tuple[Path, list[Case]]) -> None:
+    model, (_, one, two, _) = cases
+    assert one[0] is not None
+    with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
+        engine = llm.llm_engine
+        with pytest.raises(InvalidRequestError, match="lora_id is 1; allowed: none"):
+            engine.pin_lora(1)
+        assert generate(llm, [one, two]) == [one[2], two[2]]
+        assert engine.pin_lora(1)
+        with pytest.raises(
+            InvalidRequestError, match="lora_request is 'adapter-2'; allowed: the adapters"
+        ):
+            generate(llm, [two])
+        with pytest.raises(InvalidRequestError, match="pinned adapters is 2; allowed: 1, as max_cpu_loras"):
+            engine.pin_lora(2)
+        assert generate(llm, [one]) == [one[2]]
+        llm.sleep(level=1)
+        llm.wake_up()
+        assert generate(llm, [one]) == [one[2]]
+        assert engine.remove_lora(1)
+        assert generate(llm, [two]) == [two[2]]
+
+
 def test_a_name_with_another_id_is_read_again(cases: tuple[Path, list[Case]], tmp_path: Path) -> None:
     """A training writes each of its steps into one folder, under one name and a rising id."""
     model, (_, (_, prompt, expected), *_) = cases

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
-from baton.api.refused import Refused
 from baton.api.request_builder import RequestBuilder
+from baton.executors.executor import AsyncExecutor
 from baton.lora import LoRARequest
-
-_PINNED: Final = "an adapter stays loaded while requests use it; max_cpu_loras keeps more of them"
+from baton_worker.controls.engine_operations import Control, PinAdapters
 
 
 class LoRAMethods:
     """Adapters that are known by their ids; they are loaded when requests ask for them."""
 
     requests: RequestBuilder
-    pin_lora = Refused(_PINNED)
+
+    def control(self, command: Control) -> list[Any]:
+        """Ask something of each worker."""
+        raise NotImplementedError
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter's folder, so that requests need not; returns True.
@@ -26,19 +28,33 @@ class LoRAMethods:
         return self.requests.adapters.find(lora_request) is not None
 
     def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter; False where no id is that. Its running requests go on."""
-        return self.requests.adapters.forget(lora_id)
+        """Forget an adapter, pinned or not; False where no id is that. Its running requests go on."""
+        pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
+        if pinned:
+            self.control(PinAdapters(digests=self.requests.adapters.pinned))
+        return is_found
 
     def list_loras(self) -> set[int]:
         """Return the ids of the adapters that are known."""
         return self.requests.adapters.ids
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter loaded, from its first request on until it is removed; returns True.
+
+        Raises:
+            InvalidRequestError: no adapter has this id, others are pinned in all places of `max_cpu_loras`,
+                or the engine has workers of its own.
+        """
+        self.control(PinAdapters(digests=self.requests.adapters.with_pinned(lora_id)))
+        self.requests.adapters.pin(lora_id)
+        return True
 
 
 class AsyncLoRAMethods:
     """The same, as coroutines."""
 
     requests: RequestBuilder
-    pin_lora = Refused(_PINNED)
+    _executor: AsyncExecutor
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """As `LoRAMethods.add_lora`."""
@@ -46,8 +62,17 @@ class AsyncLoRAMethods:
 
     async def remove_lora(self, lora_id: int) -> bool:
         """As `LoRAMethods.remove_lora`."""
-        return self.requests.adapters.forget(lora_id)
+        pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
+        if pinned:
+            await self._executor.control(PinAdapters(digests=self.requests.adapters.pinned))
+        return is_found
 
     async def list_loras(self) -> set[int]:
         """As `LoRAMethods.list_loras`."""
         return self.requests.adapters.ids
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """As `LoRAMethods.pin_lora`."""
+        await self._executor.control(PinAdapters(digests=self.requests.adapters.with_pinned(lora_id)))
+        self.requests.adapters.pin(lora_id)
+        return True

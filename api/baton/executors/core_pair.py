@@ -96,6 +96,19 @@ class CorePair:
         """Drop the adapters that are loaded and that no request uses."""
         self._work(self._worker.preparations.adapters.drop_idle())
 
+    def pin_adapters(self, digests: frozenset[str]) -> None:
+        """Keep these adapters loaded, as `AdapterCache.pin` does."""
+        self._worker.preparations.adapters.pin(digests)
+
+    def require_place(self, adapter: Adapter | None) -> None:
+        """Refuse an adapter while others are pinned in all places.
+
+        Raises:
+            InvalidRequestError: naming it.
+        """
+        if adapter is not None:
+            self._worker.preparations.adapters.require_place(adapter)
+
     def record(self, request_id: str) -> RequestRecord | None:
         """Return the router's record of a request."""
         return self._router.log.get(request_id)

@@ -47,6 +47,7 @@ from baton_worker.controls.engine_operations import (
     CheckWeights,
     Control,
     FinishWeightUpdate,
+    PinAdapters,
     ResetPrefixCache,
     Sleep,
     StartWeightUpdate,
@@ -102,13 +103,14 @@ class InProcessExecutor:
         """Take a request; while level 0 of sleep pauses the engine, it waits.
 
         Raises:
-            InvalidRequestError: an open request has its name.
+            InvalidRequestError: an open request has its name, or its adapter has no place.
             RequestError: UNAVAILABLE, the engine sleeps without its weights or its KV cache.
         """
         request_id = spec.request_id
         if request_id in self._waiting or request_id in self._running:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
         _ = self._engine.loaded
+        self._cores.require_place(spec.adapter)
         self._waiting.add(RequestText(spec, self._tokenizer))
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -159,6 +161,9 @@ class InProcessExecutor:
                     self._cores.drop_adapters()
                 self._forget_blocks()
                 return answers
+            case PinAdapters(digests=digests):
+                self._cores.pin_adapters(digests)
+                return [True]
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
                 return self._update_weights(command)
             case _:

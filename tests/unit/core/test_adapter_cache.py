@@ -131,3 +131,26 @@ def test_adapters_and_tenants_share_no_block() -> None:
     roots = {root_hash(identity, salt, digest) for salt in ("", "x") for digest in ("", A.digest, B.digest)}
     assert len(roots) == 6
     assert root_hash(identity, "", "") == root_hash(identity)
+
+
+def test_a_pinned_adapter_gives_way_to_none_unless_all_are() -> None:
+    cache = AdapterCache(2, 30.0)
+    begun(cache, ("one", A), ("two", B))
+    for adapter, request_id in ((A, "one"), (B, "two")):
+        cache.end(AdapterLoaded(digest=adapter.digest))
+        cache.drop(request_id)
+    cache.pin(frozenset({A.digest}))
+    assert begun(cache, ("three", C)) == [DropAdapter(digest=B.digest), LoadAdapter(adapter=C)]
+    cache.end(AdapterLoaded(digest=C.digest))
+    cache.begin(0.0, "four", B)
+    cache.pin(frozenset({A.digest, C.digest}))
+    assert cache.advance(0.0, frozenset())[0] == [DropAdapter(digest=A.digest), LoadAdapter(adapter=B)]
+    with pytest.raises(
+        InvalidRequestError, match="lora_request is 'b'; allowed: the adapters that"
+    ):
+        cache.require_place(B)
+    cache.require_place(A)
+    with pytest.raises(InvalidRequestError, match="pinned adapters is 3; allowed: 2, as max_cpu_loras"):
+        cache.pin(frozenset("abc"))
+    cache.pin(frozenset())
+    cache.require_place(B)

@@ -103,6 +103,13 @@ class CheckAdapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinAdapters:
+    """Keep these LoRA adapters loaded, and no longer those that were pinned before."""
+
+    digests: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWeightUpdate:
     """Begin an update of the weights."""
 
@@ -131,5 +138,7 @@ EngineOperation: TypeAlias = (
     Sleep | WakeUp | ApplyModel | CallWorker | Profile | CheckWeights | SwitchWeights | CheckAdapter
 )
 """Runs on one engine."""
-Control: TypeAlias = Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile | WeightUpdateStep
+Control: TypeAlias = (
+    Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile | PinAdapters | WeightUpdateStep
+)
 """Runs an operation on all workers; returns one value from each."""

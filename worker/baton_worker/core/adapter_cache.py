@@ -1,8 +1,9 @@
 """The LoRA adapters of one worker: which are loaded, who uses them, who waits for them.
 
 At most so many are loaded at a time. One that nobody uses gives way to another, the least recently used
-first. While all are in use, requests for others wait in their order. Requests for loaded ones pass them, but
-no longer than `PATIENCE_S`: then whoever comes waits behind them, so that a place becomes free.
+first, and pinned ones alone if all are. While all are in use, requests for others wait in their order.
+Requests for loaded ones pass them, but no longer than `PATIENCE_S`: then whoever comes waits behind them, so
+that a place becomes free.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
+from baton_core.errors import InvalidRequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.worker.worker_events import AdapterLoaded, DropAdapter, LoadAdapter, WorkerEffect
 
@@ -46,6 +48,7 @@ class AdapterCache:
         """Loads that were given up and not answered yet, by digest: their answers come first."""
         self.load_s = 0.0
         """Time that the last one took to load; 0 before the first."""
+        self._pinned: frozenset[str] = frozenset()
         self._digests: dict[str, str] = {}
         """The adapter of each open request that has one."""
 
@@ -68,6 +71,26 @@ class AdapterCache:
     def loading(self) -> tuple[str, ...]:
         """Digests of the adapters that are being loaded."""
         return tuple(digest for digest, entry in self._entries.items() if not entry.is_loaded)
+
+    def pin(self, digests: frozenset[str]) -> None:
+        """Keep these adapters loaded, once they are, and no longer those that were pinned before.
+
+        Raises:
+            InvalidRequestError: there are not so many places.
+        """
+        if len(digests) > self._most:
+            raise InvalidRequestError("pinned adapters", len(digests), f"{self._most}, as max_cpu_loras says")
+        self._pinned = digests
+
+    def require_place(self, adapter: Adapter) -> None:
+        """Refuse an adapter while others are pinned in all places.
+
+        Raises:
+            InvalidRequestError: naming it.
+        """
+        if len(self._pinned) >= self._most and adapter.digest not in self._pinned:
+            allowed = f"the adapters that are pinned in all {self._most} places of max_cpu_loras"
+            raise InvalidRequestError("lora_request", adapter.name, allowed)
 
     def begin(self, now: float, request_id: str, adapter: Adapter) -> None:
         """Take a request, which waits unless its adapter is loaded."""
@@ -139,7 +162,8 @@ class AdapterCache:
 
     def adopt(self, other: AdapterCache) -> None:
         """Take over the adapters that another cache has loaded, and that no request uses."""
-        self._entries, self._given_up, self.load_s = other._entries, other._given_up, other.load_s
+        self._entries, self._pinned = other._entries, other._pinned
+        self._given_up, self.load_s = other._given_up, other.load_s
 
     def next_deadline(self) -> float | None:
         """The time when `overdue` names somebody."""
@@ -170,7 +194,11 @@ class AdapterCache:
 
     def _idle(self, in_flight: Set[str]) -> str | None:
         """Return the adapter that nobody has used for the longest time; None while all are in use."""
-        for digest, entry in self._entries.items():
-            if entry.is_loaded and not entry.users and digest not in in_flight:
-                return digest
-        return None
+        idle = [
+            digest
+            for digest, entry in self._entries.items()
+            if entry.is_loaded and not entry.users and digest not in in_flight
+        ]
+        if self._entries.keys() <= self._pinned:
+            return next(iter(idle), None)
+        return next((digest for digest in idle if digest not in self._pinned), None)
