@@ -196,9 +196,7 @@ def test_a_pinned_adapter_stays_until_it_is_removed(cases: tuple[Path, list[Case
             engine.pin_lora(1)
         assert generate(llm, [one, two]) == [one[2], two[2]]
         assert engine.pin_lora(1)
-        with pytest.raises(
-            InvalidRequestError, match="lora_request is 'adapter-2'; allowed: the adapters"
-        ):
+        with pytest.raises(InvalidRequestError, match="lora_request is 'adapter-2'; allowed: the adapters"):
             generate(llm, [two])
         with pytest.raises(InvalidRequestError, match="pinned adapters is 2; allowed: 1, as max_cpu_loras"):
             engine.pin_lora(2)

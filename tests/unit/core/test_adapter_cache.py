@@ -145,9 +145,7 @@ def test_a_pinned_adapter_gives_way_to_none_unless_all_are() -> None:
     cache.begin(0.0, "four", B)
     cache.pin(frozenset({A.digest, C.digest}))
     assert cache.advance(0.0, frozenset())[0] == [DropAdapter(digest=A.digest), LoadAdapter(adapter=B)]
-    with pytest.raises(
-        InvalidRequestError, match="lora_request is 'b'; allowed: the adapters that"
-    ):
+    with pytest.raises(InvalidRequestError, match="lora_request is 'b'; allowed: the adapters that"):
         cache.require_place(B)
     cache.require_place(A)
     with pytest.raises(InvalidRequestError, match="pinned adapters is 3; allowed: 2, as max_cpu_loras"):
