@@ -18,6 +18,7 @@ from baton_router.grpc.client_messages import read_request, read_tokenize_prompt
 from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
 from baton_service.wire.wire_commands import decode_command, encode_command
@@ -27,7 +28,9 @@ from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.property.wire_messages import COMMANDS, REPORTS, infos, loads
 
 MODEL: Final = read_model_folder(Path(__file__).parents[2] / "api" / "baton" / "bundled")
-READER: Final = PromptReader(("m",), MODEL, Tokenizer(MODEL), RequestLimits(enable_prompt_embeds=True))
+READER: Final = PromptReader(
+    ServedAdapters(("m",)), MODEL, Tokenizer(MODEL), RequestLimits(enable_prompt_embeds=True)
+)
 NUMBERS: Final = st.integers(0, 3) | st.integers(0, 2**31 - 1)
 FLOATS: Final = st.floats(width=32)
 TEXTS: Final = st.text(max_size=20)

@@ -19,6 +19,7 @@ from baton_core.errors import InvalidModelError
 from baton_engine.sizing import MemoryState
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
@@ -150,7 +151,9 @@ def _default_params() -> None:
     params = configured().get_default_sampling_params()
     expect(params.top_k == 7, f"top_k is {params.top_k}")
     model = with_generation_config(read_model_folder(Path(MODEL)), overrides={"max_new_tokens": 5})
-    reader = PromptReader(("",), model, Tokenizer(model), max_output_tokens=model.max_output_tokens)
+    reader = PromptReader(
+        ServedAdapters(("",)), model, Tokenizer(model), max_output_tokens=model.max_output_tokens
+    )
     request = GenerationRequest(prompt=PROMPT, sampling={"max_tokens": 20})
     most = reader.read(request, max_model_len=MAX_MODEL_LEN).params.max_tokens
     expect(most == 5, f"max_new_tokens limits no request of a server: max_tokens is {most}")

@@ -25,6 +25,7 @@ from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import RequestLimits
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.characters import TokenTexts
 from baton_router.text.chat_template import Conversation
 from baton_router.text.embedded_parts import has_embeds
@@ -89,7 +90,7 @@ class RequestBuilder:
     ) -> None:
         self.tokenizer = tokenizer
         self._defaults = model.sampling_defaults
-        self._reader = PromptReader((), model, tokenizer, limits)
+        self._reader = PromptReader(ServedAdapters(), model, tokenizer, limits)
         self._processors = processors
         self._random = Random(seed)
         self._takes_text = takes_text

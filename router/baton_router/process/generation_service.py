@@ -24,7 +24,7 @@ from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.lanes import choose_lane, lane_of_tokens
 from baton_router.requests.prompt_reader import PromptReader
-from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
 from baton_router.requests.resumption import PreparedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
@@ -68,16 +68,16 @@ class GenerationService:
         threads: TokenizingThreads,
         router: Router,
         timeout_s: float,
-        limits: RequestLimits = DEFAULT_LIMITS,
-        spans: RequestSpans | None = None,
-        shares_prefixes: bool = False,
-        resume_tokens: ResumeTokens | None = None,
-        seed: int | None = None,
-        log_requests: LoggedRequests | None = None,
-        adapters: ServedAdapters | None = None,
+        limits: RequestLimits,
+        spans: RequestSpans,
+        shares_prefixes: bool,
+        resume_tokens: ResumeTokens,
+        seed: int | None,
+        log_requests: LoggedRequests,
+        adapters: ServedAdapters,
     ) -> None:
         self.model_names = tuple(model_names)
-        self.adapters = adapters or ServedAdapters(model_names)
+        self.adapters = adapters
         self.model = model
         self.tokenizer = tokenizer
         self.router = router
@@ -90,23 +90,17 @@ class GenerationService:
         self._answers = LogprobsMemory(limits.max_answer_bytes)
         self._embeds = EmbedsMemory()
         self._threads = threads
-        self._spans = spans or RequestSpans()
+        self._spans = spans
         self._shares_prefixes = shares_prefixes
-        self._log_requests = log_requests or LoggedRequests()
-        self.resume_tokens = resume_tokens or ResumeTokens()
+        self._log_requests = log_requests
+        self.resume_tokens = resume_tokens
         self._prompts = PromptReader(
-            model_names,
-            model,
-            tokenizer,
-            limits,
-            seed=seed,
-            adapters=self.adapters,
-            max_output_tokens=model.max_output_tokens,
+            adapters, model, tokenizer, limits, seed=seed, max_output_tokens=model.max_output_tokens
         )
         warn_of_split_markers(tokenizer, limits.reasoning)
-        self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
+        self._requests = RequestReader(self._prompts, resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)
-        self.adapter_loading = AdapterLoading(self.adapters, threads, router, timeout_s)
+        self.adapter_loading = AdapterLoading(adapters, threads, router, timeout_s)
         self._num_calls = 0
         self._is_draining = False
         self._is_idle = asyncio.Event()

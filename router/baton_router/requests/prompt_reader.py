@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random, SystemRandom
@@ -70,16 +69,15 @@ class PromptReader:
 
     def __init__(
         self,
-        model_names: Sequence[str],
+        adapters: ServedAdapters,
         model: ModelFolder,
         tokenizer: Tokenizer,
         limits: RequestLimits = DEFAULT_LIMITS,
         *,
         seed: int | None = None,
-        adapters: ServedAdapters | None = None,
         max_output_tokens: int | None = None,
     ) -> None:
-        self._adapters = adapters or ServedAdapters(model_names)
+        self._adapters = adapters
         self._max_output_tokens = max_output_tokens
         self._model = model
         self._tokenizer = tokenizer

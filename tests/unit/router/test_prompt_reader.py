@@ -16,6 +16,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationRequest, PoolingRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.chat_template import Conversation
 from baton_router.text.large_texts import LARGE
 from baton_router.text.model_folder import read_model_folder
@@ -42,7 +43,9 @@ def read(
     pooling: PoolingModel | None = None,
 ) -> RequestSpec:
     model = read_model_folder(folder)
-    reader = PromptReader(("tiny", "small"), model, Tokenizer(model), limits or RequestLimits())
+    reader = PromptReader(
+        ServedAdapters(("tiny", "small")), model, Tokenizer(model), limits or RequestLimits()
+    )
     return reader.read(request, max_model_len=max_model_len, pooling=pooling)
 
 
@@ -266,7 +269,7 @@ def test_a_prompt_to_pool_may_be_refused_instead_of_cut(folder: Path) -> None:
 
 def test_a_text_far_over_the_longest_prompt_is_not_tokenized_whole(folder: Path) -> None:
     text, model = "a " * LARGE, read_model_folder(folder)
-    reader = PromptReader(("tiny",), model, Tokenizer(model))
+    reader = PromptReader(ServedAdapters(("tiny",)), model, Tokenizer(model))
     for pooling, most in ((None, 127), (EMBED, 128)):
         allowed = f"allowed: 1 to {most} tokens: this model's maximum context length is 128 tokens"
         with pytest.raises(InvalidRequestError, match=f"prompt is 'at least 2048 tokens'; {allowed}"):
