@@ -23,9 +23,9 @@ _started: WeakSet[threading.Thread] = WeakSet()
 _T = TypeVar("_T")
 
 
-def start_deep(name: str, call: Callable[[], object]) -> None:
+def start_deep(call: Callable[[], object]) -> None:
     """Start a thread; the exit of the process waits for it, but not for long."""
-    thread = threading.Thread(target=call, name=name, daemon=True)
+    thread = threading.Thread(target=call, name="baton-grammar", daemon=True)
     with _STARTING:
         before = threading.stack_size(_STACK_BYTES)
         try:
@@ -35,7 +35,7 @@ def start_deep(name: str, call: Callable[[], object]) -> None:
         _started.add(thread)
 
 
-def run_deep(name: str, call: Callable[[], _T]) -> _T:
+def run_deep(call: Callable[[], _T]) -> _T:
     """Return what `call` returns, or raise what it raises, on a thread of its own."""
     outcome: Future[_T] = Future()
 
@@ -45,7 +45,7 @@ def run_deep(name: str, call: Callable[[], _T]) -> _T:
         except BaseException as error:  # a panic of a library's is no Exception; it is raised again below
             outcome.set_exception(error)
 
-    start_deep(name, run)
+    start_deep(run)
     return outcome.result()
 
 

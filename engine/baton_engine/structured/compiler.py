@@ -142,7 +142,7 @@ class GrammarCompiler:
             outcome = self._cache.get(params)
         if outcome is None:
             try:
-                outcome = run_deep("baton-grammar", partial(self._compile_here, params))
+                outcome = run_deep(partial(self._compile_here, params))
             except InvalidRequestError as error:
                 outcome = error
             with self._lock:
@@ -191,7 +191,7 @@ class GrammarCompiler:
             while lane.num_running < lane.lane.num_places and (job := lane.next()) is not None:
                 lane.num_running += 1
                 try:
-                    start_deep("baton-grammar", partial(self._run, job, index))
+                    start_deep(partial(self._run, job, index))
                 except RuntimeError as error:  # the system has no room for another thread
                     lane.num_running -= 1
                     self._drop(job)

@@ -78,7 +78,7 @@ def _try(backends: Backends, end: EndTokens, params: StructuredOutputsParams) ->
     before = anonymous_bytes()
     field = f"structured_outputs.{params.kind}"
     try:
-        grammar, step_s = run_deep("baton-grammar", lambda: _compile_and_walk(backends, end, params))
+        grammar, step_s = run_deep(lambda: _compile_and_walk(backends, end, params))
     except InvalidRequestError as error:
         return TrialResult(field=error.field, allowed=error.allowed)
     except BatonError as error:

@@ -120,6 +120,6 @@ def _validate(field: str, value: Any, source: str) -> None:
             f"structured_outputs needs a missing package ({error}); allowed: it, pip install 'baton[router]'"
         ) from error
     limits = LLParserLimits(verbose_errors=False)
-    reason = run_deep("baton-grammar", lambda: LLMatcher.validate_grammar(source, None, limits=limits))
+    reason = run_deep(lambda: LLMatcher.validate_grammar(source, None, limits=limits))
     if reason:
         raise InvalidRequestError(field, value, f"what llguidance can read ({plain_reason(reason)})")

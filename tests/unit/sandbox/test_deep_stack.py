@@ -10,7 +10,7 @@ WAITS = """
 import os, time
 from baton_sandbox import deep_stack
 deep_stack.END_WITHIN_S = {end_within_s}
-deep_stack.start_deep("one", lambda: (time.sleep({seconds}), os.write(1, b"done")))
+deep_stack.start_deep(lambda: (time.sleep({seconds}), os.write(1, b"done")))
 """
 
 
