@@ -69,7 +69,7 @@ def prepare_templates() -> Callable[[bytes], bytes]:
 
     A task is a JSON list of a template's source, the special tokens by name, and a conversation's fields.
     """
-    compile_template = lru_cache(_MAX_TEMPLATES)(lambda source: ChatTemplate(source, {}))
+    compile_template = lru_cache(_MAX_TEMPLATES)(ChatTemplate)
 
     def work(task: bytes) -> bytes:
         source, special_tokens, fields = json.loads(task)

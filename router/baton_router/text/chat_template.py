@@ -95,9 +95,9 @@ class ChatDefaults:
 
 
 class ChatTemplate:
-    """A compiled template and the special tokens it may name."""
+    """A compiled template."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str) -> None:
         """Compile `source`.
 
         Raises:
@@ -106,7 +106,6 @@ class ChatTemplate:
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             allowed = f"at most {MAX_TEMPLATE_CHARACTERS}"
             raise InvalidModelError(f"chat_template is of {len(source)} characters; allowed: {allowed}")
-        self._special_tokens = dict(special_tokens)
         self._knows_developers = "developer" in source
         environment = make_environment()
         try:
@@ -116,7 +115,7 @@ class ChatTemplate:
             raise InvalidModelError(f"chat_template is no template ({error}); allowed: Jinja") from error
 
     def render(self, conversation: Conversation, special_tokens: Mapping[str, str] | None = None) -> str:
-        """Return the conversation as text; `special_tokens` stand in for those given before.
+        """Return the conversation as text; templates may name the model's `special_tokens`.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or they are malformed.
@@ -127,7 +126,7 @@ class ChatTemplate:
             _rename_developers(messages)
         final_text = _mark(messages) if conversation.continue_final_message else None
         variables = {
-            **(self._special_tokens if special_tokens is None else special_tokens),
+            **(special_tokens or {}),
             **conversation.template_arguments,
             "messages": messages,
             "tools": [dict(tool) for tool in conversation.tools] or None,

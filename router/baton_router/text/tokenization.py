@@ -79,7 +79,7 @@ class Tokenizer(TokenDecoder):
         self._template = chat_template or model.chat_template
         self._tool_template = chat_template or model.tool_chat_template or self._template
         for source in {self._template, self._tool_template} - {None}:
-            ChatTemplate(source or "", {})  # seen to be one before the first request comes
+            ChatTemplate(source or "")  # seen to be one before the first request comes
 
     @property
     def chat_template(self) -> str | None:

@@ -193,4 +193,4 @@ def test_a_final_message_is_continued_without_an_opened_answer() -> None:
 )
 def test_developers_are_the_system_to_templates_that_do_not_know_them(source: str, role: str) -> None:
     messages = [{"role": "developer", "content": "Be kind."}]
-    assert ChatTemplate(source, {}).render(read_conversation(body(messages=messages))) == role
+    assert ChatTemplate(source).render(read_conversation(body(messages=messages))) == role

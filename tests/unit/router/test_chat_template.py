@@ -44,7 +44,7 @@ WITH_BOTH = (
 
 
 def render(source: str, messages: Messages = HELLO, **fields: Any) -> str:
-    return ChatTemplate(source, {}).render(Conversation(messages=messages, **fields))
+    return ChatTemplate(source).render(Conversation(messages=messages, **fields))
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_the_operator_may_choose_the_form_of_contents(
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     conversation = Conversation(messages=({"role": "user", "content": parts},))
     defaults = ChatDefaults(content_format=content_format)
-    assert ChatTemplate(source, {}).render(defaults.complete(conversation)) == expected
+    assert ChatTemplate(source).render(defaults.complete(conversation)) == expected
     with pytest.raises(InvalidConfigError, match=r"^--chat-template-content-format is 'x'; allowed: auto"):
         ChatDefaults(content_format="x")
 
@@ -189,7 +189,7 @@ def test_the_result_of_a_tool_is_text_for_every_template(source: str, content: A
     messages = ({"role": "tool", "content": content},)
     assert render(source + "{{ messages[0].content }}", messages).endswith("a\nb")
     openai = ChatDefaults(content_format="openai").complete(Conversation(messages=messages))
-    assert ChatTemplate("{{ messages[0].content }}", {}).render(openai) == "a\nb"
+    assert ChatTemplate("{{ messages[0].content }}").render(openai) == "a\nb"
 
 
 def test_a_message_without_calls_has_no_list_of_them() -> None:
@@ -347,4 +347,4 @@ def test_a_template_without_end_is_ended(source: str, monkeypatch: pytest.Monkey
 )
 def test_a_broken_template_is_an_invalid_model(source: str) -> None:
     with pytest.raises(InvalidModelError, match="chat_template"):
-        ChatTemplate(source, {})
+        ChatTemplate(source)
