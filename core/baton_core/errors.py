@@ -212,6 +212,11 @@ class EngineDeadError(RequestError):
     """The error of calls to an engine that has ended: it has failed, or is shut down."""
 
 
+def reason_of(error: Exception) -> str:
+    """Return an error's message; where that is not written for users, after the name of its type."""
+    return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
+
+
 def retry_after(error: BatonError) -> int | None:
     """Whole seconds, at least 1, that a client is told to wait; None where trying again is no use."""
     if STATUS[error.code].http not in _COME_AGAIN:

@@ -32,6 +32,7 @@ from baton_core.errors import (
     IncompatibleWorkerError,
     InvalidConfigError,
     InvalidModelError,
+    reason_of,
 )
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
@@ -111,7 +112,7 @@ class Rank:
             self._follow(self._start())
             self._end()
         except Exception as error:
-            self._send(FailedFrame(code=_code_of(error), message=_text_of(error)))
+            self._send(FailedFrame(code=_code_of(error), message=reason_of(error)))
             raise
 
     def _start(self) -> ResidentEngine:
@@ -239,7 +240,7 @@ class Rank:
                 engine.drop_adapter(frame.digest)
             self._send(AnswerFrame(is_of_adapter=True))
         except Exception as error:
-            self._send(AnswerFrame(code=_code_of(error), message=_text_of(error), is_of_adapter=True))
+            self._send(AnswerFrame(code=_code_of(error), message=reason_of(error), is_of_adapter=True))
 
     def _keep_telling(self) -> None:
         while not self._has_ended.wait(ALIVE_EVERY_S):
@@ -285,15 +286,11 @@ def _answer(controls: EngineControls, action: ControlAction, argument_json: str)
     except RankLostError:
         raise
     except Exception as error:
-        return AnswerFrame(code=_code_of(error), message=_text_of(error))
+        return AnswerFrame(code=_code_of(error), message=reason_of(error))
 
 
 def _code_of(error: Exception) -> ErrorCode:
     return error.code if isinstance(error, BatonError) else ErrorCode.INTERNAL
-
-
-def _text_of(error: Exception) -> str:
-    return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
 
 
 def follow(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -294,7 +295,7 @@ class SessionClient:
         loop_session: LoopSession[pb.WorkerData, ToWorker] = LoopSession(
             f"router {welcome.router_id}",
             self._timings,
-            on_message=lambda message: self._callbacks.on_message(router_id, message),
+            on_message=partial(self._callbacks.on_message, router_id),
             on_over=on_over,
             merge=merge_reports,
             size=pb.WorkerData.ByteSize,

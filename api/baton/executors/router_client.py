@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton_core.errors import STATUS, BatonError, ErrorCode, RequestError
+from baton_core.errors import STATUS, BatonError, ErrorCode, RequestError, reason_of
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.port_probe import ROUTER_GRPC
@@ -95,6 +95,4 @@ def request_error(error: Exception) -> RequestError:
         name = error.code().name
         code = next((code for code, status in STATUS.items() if status.grpc == name), ErrorCode.INTERNAL)
         return RequestError(code, error.details())
-    if isinstance(error, BatonError):
-        return RequestError(error.code, str(error))
-    return RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
+    return RequestError(error.code if isinstance(error, BatonError) else ErrorCode.INTERNAL, reason_of(error))

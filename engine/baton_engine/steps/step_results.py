@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError, reason_of
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
 from baton_engine.sampling.sampler import SamplerOutput
@@ -41,7 +41,7 @@ def step_result(
             if _is_of_model(refusal, piece.samples):
                 broken.add(number)
         if errors:
-            failures[number] = _reason(errors[0])
+            failures[number] = reason_of(errors[0])
             refused |= {number} if isinstance(errors[0], InvalidRequestError) else set()
             sampled.append(())
             continue
@@ -74,7 +74,3 @@ def _error_of(refusal: Refusal, samples: Sequence[SampleSpec]) -> BatonError:
             allowed = "those that leave a token: here all logits are minus infinity or NaN"
             return InvalidRequestError("logits_processors", names, allowed)
     return RequestError(ErrorCode.INTERNAL, refusal.reason)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"

@@ -11,7 +11,6 @@ from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.device import require_gpus
 from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, ExecutorSettings, started_with
-from baton_worker.ranks.rank_channel import RankChannel
 from baton_worker.ranks.rank_listener import RankListener
 from baton_worker.ranks.rank_starter import LocalRanks, RankStarter, StartedRank
 
@@ -63,9 +62,6 @@ class NodeRanks(RankStarter):
 
 class _FarRank(StartedRank):
     """A rank that another machine has started."""
-
-    def __init__(self, rank: int, channel: RankChannel) -> None:
-        super().__init__(rank, channel)
 
     def kill(self) -> None:
         """End the connection, with which the rank ends."""
