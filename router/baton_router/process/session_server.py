@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import grpc
@@ -234,7 +235,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         loop_session: LoopSession[pb.RouterData, ToRouter] = LoopSession(
             f"worker {worker_id}",
             self._timings,
-            on_message=lambda message: self._callbacks.on_message(worker_id, message),
+            on_message=partial(self._callbacks.on_message, worker_id),
             on_over=on_over,
             size=pb.RouterData.ByteSize,
         )
