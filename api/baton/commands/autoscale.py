@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.commands.router_pages import fetch_page
-from baton_router.http.debug.cluster import RoleScaling
+from baton_router.core.fleet.scaling import RoleScaling
 
 
 class _Scaling(msgspec.Struct):

@@ -45,7 +45,7 @@ class ScalingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleScaling:
-    """A recommendation for one role."""
+    """A recommendation: how many workers a role should have."""
 
     role: Role
     """Mixed: for all workers together, as if each could have any role."""

@@ -12,6 +12,7 @@ import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_router.core.fleet.scaling import RoleScaling
 from baton_router.http.calls import Call
 from baton_router.http.route import Query, Routes, Tag
 from baton_router.metrics.fleet_metrics import state_of
@@ -115,20 +116,6 @@ class Shift(msgspec.Struct, kw_only=True):
     age_s: float
 
 
-class RoleScaling(msgspec.Struct, kw_only=True):
-    """A recommendation: how many workers a role should have."""
-
-    role: Role
-    """Mixed: for all workers together, as if each could have any role."""
-    num_workers: int
-    """Workers that take requests and have the role, mixed ones included."""
-    num_needed: float
-    """Workers that it needs on average, not rounded."""
-    num_desired: int
-    """Workers that it should have."""
-    reason: str
-
-
 class ClusterState(msgspec.Struct, kw_only=True):
     """The state of the whole cluster."""
 
@@ -193,7 +180,7 @@ async def show_cluster(call: Call[None]) -> ClusterState:
             )
             for shift in reversed(core.roles.shifts)
         ],
-        scaling=[msgspec.convert(one, RoleScaling, from_attributes=True) for one in core.scaling.roles],
+        scaling=list(core.scaling.roles),
     )
 
 
