@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from baton_core.kv_events.cache_delta import CacheDelta
@@ -11,19 +10,8 @@ MAX_PENDING: Final = 4096
 """Hashes that one write may change; beyond, the whole set is republished."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One change of the worker's set in Redis."""
-
-    number: int
-    stored: tuple[bytes, ...] = ()
-    removed: tuple[bytes, ...] = ()
-    is_snapshot: bool = False
-    """`stored` is everything: the set is replaced."""
-
-
 class PendingChanges:
-    """Gathers changes while a write is in flight; the first write is a snapshot."""
+    """Gathers changes while a write is in flight, with writes numbered anew; the first one is a snapshot."""
 
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._max_pending = max_pending
@@ -31,7 +19,7 @@ class PendingChanges:
         self._pending: dict[bytes, bool] = {}
         """Hash to whether it is stored; the last word counts."""
         self._is_snapshot_due = True
-        self._unconfirmed: Write | None = None
+        self._unconfirmed: CacheDelta | None = None
         self._number = 0
 
     @property
@@ -67,15 +55,15 @@ class PendingChanges:
         self._pending = {}
         self._unconfirmed = None
 
-    def take(self) -> Write | None:
+    def take(self) -> CacheDelta | None:
         """Take the next write: one that was never confirmed comes again, as it was."""
         if self._is_snapshot_due:
             self._is_snapshot_due = False
             self._number += 1
-            self._unconfirmed = Write(number=self._number, stored=tuple(self._held), is_snapshot=True)
+            self._unconfirmed = CacheDelta(number=self._number, stored=tuple(self._held), is_snapshot=True)
         elif self._unconfirmed is None and self._pending:
             self._number += 1
-            self._unconfirmed = Write(
+            self._unconfirmed = CacheDelta(
                 number=self._number,
                 stored=tuple(one for one, is_stored in self._pending.items() if is_stored),
                 removed=tuple(one for one, is_stored in self._pending.items() if not is_stored),

@@ -13,7 +13,7 @@ from baton_core.sessions.worker_info import WorkerInfo
 from baton_service.redis.link import LEASE_S, RENEW_S, RedisLink, wait_for
 from baton_service.redis.records import ChangeHeader, pack_hashes
 from baton_service.redis.scripts import ADD_CHANGE, RELEASE_WORKER, RENEW_WORKER, REPUBLISH
-from baton_worker.redis.pending_changes import PendingChanges, Write
+from baton_worker.redis.pending_changes import PendingChanges
 
 MAX_CHANGES: Final = 16_384
 """Entries that the stream keeps, about; who is further behind reads the sets again."""
@@ -69,7 +69,7 @@ class PrefixWriter:
             _log.warning("Redis has a later worker %s; this one does not register", self._info.worker_id)
             await asyncio.sleep(RENEW_S)
 
-    async def _write_change(self, write: Write) -> bool:
+    async def _write_change(self, write: CacheDelta) -> bool:
         keys, info = self._link.keys, self._info
         stored, removed = pack_hashes(write.stored), pack_hashes(write.removed)
         done = await self._add(
@@ -78,7 +78,7 @@ class PrefixWriter:
         )
         return bool(done)
 
-    async def _write_snapshot(self, write: Write) -> bool:
+    async def _write_snapshot(self, write: CacheDelta) -> bool:
         keys, info = self._link.keys, self._info
         names = (keys.workers, keys.worker(info.worker_id), keys.blocks(info.worker_id))
         encoded = msgspec.msgpack.encode(info)
@@ -99,7 +99,7 @@ class PrefixWriter:
         )
         return bool(done)
 
-    def _header(self, write: Write) -> bytes:
+    def _header(self, write: CacheDelta) -> bytes:
         return msgspec.msgpack.encode(
             ChangeHeader(
                 worker_id=self._info.worker_id,
