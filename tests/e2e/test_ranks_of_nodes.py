@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from baton_engine.loading import describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_worker.rank_process import require_same_model
 from baton_worker.ranks.rank_channel import Pools, StartFrame
+from bench.processes import free_port
 from tests.e2e.calls import answer, ask
 from tests.e2e.processes import FLOAT32, NO_GRAMMARS, ONE_MIXED, SMALL, children_of, serving
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -32,12 +32,6 @@ from tests.models import make_model
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("nodes") / "model", "gemma3")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import httpx
 
+from bench.processes import free_port
 from tests.integration.scripted_worker import until
-from tests.redis_server import free_port
 from tools.k8s.programs import find_program
 
 DESTINATION: Final = "x-gateway-destination-endpoint"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
@@ -70,6 +71,13 @@ async def tokens_of(call: Any) -> tuple[list[pb.TokensEvent], pb.FinishedEvent]:
     events = [event async for event in call]
     assert [event.WhichOneof("event") for event in events] == ["tokens"] * (len(events) - 1) + ["finished"]
     return [event.tokens for event in events[:-1]], events[-1].finished
+
+
+async def unary_error(call: Awaitable[Any]) -> tuple[str, str]:
+    """Await a call that ends with an error."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code().name, caught.value.details() or ""
 
 
 async def error_of(call: Any) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from baton_worker.core.controls import Controls, OpenWork
 from tests.integration import asked_functions
 from tests.integration.controlled_cluster import Site, operated
 from tests.integration.http_router import error_of, http_cluster
-from tests.integration.router_cluster import serving
+from tests.integration.router_cluster import serving, unary_error
 from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.integration.worker_cluster import Gate, eventually
 
@@ -42,12 +42,6 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[ControlAction]:
 
     monkeypatch.setattr(Controls, "take", note)
     return actions
-
-
-async def status_of(call: Any) -> tuple[str, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code().name, caught.value.details() or ""
 
 
 async def test_workers_that_slept_give_the_same_tokens_as_before() -> None:
@@ -76,7 +70,7 @@ async def sleep_and_wake_up(site: Site, level: int) -> None:
     assert slept.json() == {"status": "sleeping", "level": level}
     assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
     assert (await http.get("/health")).status_code == 503
-    assert await status_of(site.generate()) == ("UNAVAILABLE", "every decode worker sleeps")
+    assert await unary_error(site.generate()) == ("UNAVAILABLE", "every decode worker sleeps")
     asleep = {"sleep_state": ("weights_offloaded", "discard_all")[level - 1], "engine": "decode"}
     await eventually(lambda: tells(http, "vllm:engine_sleep_state", **asleep))
     assert await tells(http, "vllm:external_prefix_cache_hits_total", engine="decode")
@@ -156,7 +150,7 @@ async def test_a_pause_holds_requests_until_the_end_of_it() -> None:
 async def test_a_request_that_waits_for_paused_workers_ends_when_its_time_in_the_queue_is_over() -> None:
     async with operated(admission=AdmissionSettings(queue_timeout_s=0.5)) as site:
         assert (await site.http.post("/sleep?level=0")).status_code == 200
-        _, text = await status_of(site.generate())
+        _, text = await unary_error(site.generate())
         assert text.endswith("for a worker: every decode worker is paused")
 
 
@@ -230,7 +224,7 @@ async def test_a_worker_that_leaves_meanwhile_has_an_error_in_the_place_of_its_a
     gate = Gate()
     async with operated(split="never", decode_gate=gate, move_timeout_s=1.0) as site:
         gate.close()
-        generating = asyncio.create_task(status_of(site.generate()))
+        generating = asyncio.create_task(unary_error(site.generate()))
         await until(lambda: gate.is_holding)
         asking = asyncio.create_task(site.control("wake_up"))
         await until(lambda: taken == [ControlAction.WAKE_UP])
@@ -312,7 +306,7 @@ async def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by
                 "bytes of JSON; allowed: at most 65536".replace("; ", "'; "),
             ),
         ):
-            code, details = await status_of(site.operator.Control(request))
+            code, details = await unary_error(site.operator.Control(request))
             assert (code, text in details) == ("INVALID_ARGUMENT", True), details
 
 
@@ -334,10 +328,10 @@ async def test_operators_need_to_be_let_in() -> None:
                 assert await _reflected(channel, key) >= {"baton.v1.Baton", *names}
                 operator = OperatorStub(channel)
                 if not names:
-                    assert (await status_of(operator.Control(request)))[0] == "UNIMPLEMENTED"
+                    assert (await unary_error(operator.Control(request)))[0] == "UNIMPLEMENTED"
                     continue
-                assert (await status_of(operator.Control(request)))[0] == "UNAUTHENTICATED"
-                code, details = await status_of(operator.Control(request, metadata=key))
+                assert (await unary_error(operator.Control(request)))[0] == "UNAUTHENTICATED"
+                code, details = await unary_error(operator.Control(request, metadata=key))
                 assert (code, details) == ("UNAVAILABLE", "is_sleeping reaches no worker: none is registered")
 
 

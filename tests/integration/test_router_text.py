@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import grpc
-import pytest
-
 from baton_proto.v1 import baton_pb2 as pb
-from tests.integration.router_cluster import ANSWER, TEXT, TOKENIZER, ask, cluster, error_of, tokens_of
+from tests.integration.router_cluster import (
+    ANSWER,
+    TEXT,
+    TOKENIZER,
+    ask,
+    cluster,
+    error_of,
+    tokens_of,
+    unary_error,
+)
 from tests.integration.scripted_worker import ScriptedWorker
-
-
-async def unary_error(call: grpc.aio.UnaryUnaryCall) -> tuple[str, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code().name, caught.value.details() or ""
 
 
 async def test_a_text_goes_to_ids_and_back_without_a_worker() -> None:
