@@ -92,6 +92,18 @@ def test_tensors_come_in_parts_and_are_read_again_after_a_sleep(llm: LLM, folder
     assert tokens(llm) == expected
 
 
+def test_an_update_that_changes_nothing_is_read_again_after_a_sleep(
+    llm: LLM, folders: tuple[Path, Path]
+) -> None:
+    tensors = load_file(folders[1] / "model.safetensors")
+    for _ in range(2):
+        update(llm, tensors=tensors)
+    expected = tokens(llm)
+    llm.sleep(2)
+    llm.wake_up()
+    assert tokens(llm) == expected
+
+
 def test_a_trainer_gives_tensors_one_by_one_to_the_model_that_it_sees(
     llm: LLM, folders: tuple[Path, Path]
 ) -> None:

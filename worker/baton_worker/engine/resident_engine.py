@@ -272,13 +272,15 @@ class ResidentEngine:
         """Compute with the weights of a folder from now on; what is cached is lost.
 
         They are loaded beside the old ones, which stay if that fails. If the pool cannot be taken back for
-        the new ones, it sleeps without it; if it slept without it before, it goes on to.
+        the new ones, it sleeps without it; if it slept without it before, it goes on to. Weights that it has
+        already are read from this folder when it wakes up, since the one before may go.
 
         Raises:
             RequestError: UNAVAILABLE, it sleeps without its weights.
             InvalidModelError: the folder cannot be loaded, or does not hold those weights.
         """
         if weights == self._read.weights:
+            self._weight_folder = Path(path)
             return
         if EnginePart.WEIGHTS in self._away:
             raise self._asleep()
