@@ -76,6 +76,19 @@ def test_aborted_requests_show_nothing_more(engine: LLMEngine) -> None:
     assert engine.get_metrics()[2].value == 0, "blocks are still in use"  # type: ignore[union-attr]
 
 
+def test_a_trainer_counts_and_ends_the_requests_of_the_output_processor(engine: LLMEngine) -> None:
+    requests = engine.output_processor
+    assert not requests.has_unfinished_requests()
+    for name in ("a", "b"):
+        engine.add_request(name, PROMPT, greedy(50))
+    engine.step()
+    assert (requests.get_num_unfinished_requests(), list(requests.request_states)) == (2, ["a", "b"])
+    assert requests.abort_requests(["b", "nobody"]) == ["b"]
+    engine.abort_request(list(requests.request_states.keys()))
+    assert not requests.has_unfinished_requests()
+    assert run(engine) == {}
+
+
 def test_the_name_of_an_aborted_request_is_free_at_once(engine: LLMEngine) -> None:
     for _ in range(2):
         engine.add_request("again", PROMPT, greedy(100))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 
+from baton.api.output_processor import OutputProcessor
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox
 
 
@@ -38,7 +38,7 @@ class AsyncOpenRequests:
 
     @property
     def output_processor(self) -> OutputProcessor:
-        return OutputProcessor(self)
+        return OutputProcessor(self._open, self._end)
 
     @property
     def engine_core(self) -> EngineCore:
@@ -56,28 +56,6 @@ class AsyncOpenRequests:
                 inbox.put((ABORTED,))
                 ended.append(name)
         return ended
-
-
-@dataclass(frozen=True, slots=True)
-class OutputProcessor:
-    """The open requests, under the names of vLLM's class."""
-
-    engine: AsyncOpenRequests
-
-    @property
-    def request_states(self) -> Mapping[str, object]:
-        """The open requests by their ids; there is no more to a value than that it is there."""
-        return MappingProxyType(self.engine._open)
-
-    def get_num_unfinished_requests(self) -> int:
-        return len(self.engine._open)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.engine._open)
-
-    def abort_requests(self, request_ids: Iterable[str], internal: bool = False) -> list[str]:
-        """End requests as `AsyncLLMEngine.abort` does; returns the ids of those that were open."""
-        return self.engine._end(request_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from baton.api.lora_methods import LoRAMethods
 from baton.api.metrics import Metric
 from baton.api.model_executor import GivenWeights, ModelExecutor
 from baton.api.open_requests import AnyOutput, Builder, OpenRequests
+from baton.api.output_processor import OutputProcessor
 from baton.api.refused import Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.api.weight_updates import WeightUpdates
@@ -189,9 +190,7 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
         `request_ids` is the newer name of `request_id`; ids are the same inside, so `internal` has no effect.
         """
         named = [request_id] if isinstance(request_id, str) else [*request_id]
-        named += request_ids
-        self._executor.abort(self._open.end(named))
-        self._open.drop(named)
+        self._end([*named, *request_ids])
 
     def step(self, awaited: Container[str] | None = None) -> list[AnyOutput]:
         """Run one step of the open requests; returns the outputs to show.
@@ -232,6 +231,17 @@ class LLMEngine(ConfiguredEngine, LoRAMethods):
     def unfinished_requests(self) -> tuple[str, ...]:
         """Ids of the requests that are not over, or whose last output or error no step has brought yet."""
         return self._open.unfinished
+
+    @property
+    def output_processor(self) -> OutputProcessor:
+        return OutputProcessor(self._open.builders, self._end)
+
+    def _end(self, request_ids: Iterable[str]) -> list[str]:
+        named = [*request_ids]
+        ended = self._open.end(named)
+        self._executor.abort(ended)
+        self._open.drop(named)
+        return ended
 
     # --- what operators do ---
 

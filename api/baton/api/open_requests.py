@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeAlias
 
 from baton.api.metrics import GenerationMetrics
@@ -32,6 +32,11 @@ class OpenRequests:
     def ids(self) -> tuple[str, ...]:
         """Ids of the requests that are not over."""
         return tuple(self._open)
+
+    @property
+    def builders(self) -> Mapping[str, Builder]:
+        """The requests that are not over."""
+        return self._open
 
     @property
     def unfinished(self) -> tuple[str, ...]:

@@ -35,7 +35,6 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         enable_shm_tensor_arena=False,
         sleep_mode_offload_cudagraph=False,
         sleep_preserve_parameter_names=None,
-        enable_sleep_mode=False,
         moe_backend="auto",
         linear_backend="auto",
         max_seq_len_to_capture=8192,
@@ -57,6 +56,7 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         "Python's logging says what is logged; commands have --log-level and --log-format",
         "logging_config log_level log_config_file",
     ),
+    **_group("an engine can sleep without it", enable_sleep_mode=False),
     **_group("preempted requests are computed again, so there is no swap space", swap_space=4),
     **_group(
         "each rank has one matrix of an adapter whole, and its part of the other", fully_sharded_loras=False

@@ -40,11 +40,14 @@ MODULES: Final[dict[str, dict[str, str]]] = {
             "SchedulerConfig StructuredOutputsConfig VllmConfig"
         ),
         "baton_worker.kv_events.kv_events_config": "KVEventsConfig",
-        "types": "CompilationConfig=SimpleNamespace",
+        "types": "CompilationConfig=SimpleNamespace WeightTransferConfig=SimpleNamespace",
     },
     "vllm.distributed": _PARALLEL_STATE,
     "vllm.distributed.parallel_state": _PARALLEL_STATE,
     "vllm.distributed.weight_transfer": {},
+    "vllm.distributed.weight_transfer.base": {
+        "types": ("WeightTransferInitRequest=SimpleNamespace WeightTransferUpdateRequest=SimpleNamespace")
+    },
     "vllm.distributed.weight_transfer.nccl_common": {_WEIGHT_TRANSFER: "trainer_init"},
     "vllm.distributed.weight_transfer.packed_tensor": {_WEIGHT_TRANSFER: "packed_nccl_broadcast_producer"},
     "vllm.engine": {},
@@ -178,7 +181,8 @@ _REASONS: Final[dict[str, str]] = {
         "vllm.entrypoints.api_server"
     ),
     "it is internal to vLLM; docs/as_vllm.md lists the names that Baton has": (
-        "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils"
+        "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils "
+        "vllm.v1.engine.core vllm.v1.engine.utils"
     ),
 }
 REASON_OF: Final = {module: reason for reason, modules in _REASONS.items() for module in modules.split()}

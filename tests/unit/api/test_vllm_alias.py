@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from baton.commands.cli_arguments import parse
-from baton.vllm_alias.finder import homes_of
+from baton.vllm_alias.finder import homes_of, reason_of
 from baton.vllm_alias.modules import MODULES, REASON_OF
 from baton.vllm_alias.programs import defaults_of
 from baton.vllm_alias.tokenizers import load_chat_template
@@ -100,6 +100,12 @@ def test_a_chat_template_is_that_of_a_file_or_given_itself(tmp_path: Path) -> No
         (str(file), True, str(file)),
     ):
         assert load_chat_template(given, is_literal=is_literal) == template
+
+
+def test_a_module_below_another_has_a_reason_of_its_own() -> None:
+    assert "finish_reason" in reason_of("vllm.v1.engine.FinishReason")
+    for name in ("vllm.v1.engine.core.EngineCoreProc", "vllm.v1.engine.utils.CoreEngineProcManager"):
+        assert "internal to vLLM" in reason_of(name)
 
 
 def test_reasons_are_whole() -> None:
