@@ -59,7 +59,7 @@ class CompletionStream:
         self._answer = answer
         self._events = EventParser()
         self._body = b""
-        self._is_complete = False
+        self._has_event = self._is_complete = False
         self._silent_s: list[float] = []
         """Times of the events that may stand for a token."""
 
@@ -72,6 +72,7 @@ class CompletionStream:
         if len(self._body) < _MAX_ERROR_BYTES and not self._answer.times_s:
             self._body += data
         for event in self._events.feed(data):
+            self._has_event = True
             if event == _DONE:
                 self._is_complete = True
                 continue
@@ -96,7 +97,11 @@ class CompletionStream:
         if status != 200:
             raise ValueError(f"HTTP {status}: {_refusal(self._body)}")
         if not self._is_complete:
-            raise ValueError("the stream ended before the answer did")
+            raise ValueError(
+                "the stream ended before the answer did"
+                if self._has_event
+                else f"the answer is no stream of events but {_shown(self._body)}"
+            )
         self._count_silent()
 
     def _take_choice(self, choice: _Choice, now_s: float) -> None:
@@ -132,6 +137,10 @@ def _refusal(body: bytes) -> str:
     except msgspec.DecodeError:
         return body.decode(errors="replace")[:_MAX_SHOWN].strip() or "without a message"
     return _message(refusal.error or refusal.detail or refusal.message or body.decode(errors="replace"))
+
+
+def _shown(body: bytes) -> str:
+    return repr(body.decode(errors="replace")[:_MAX_SHOWN]) if body else "empty"
 
 
 def _message(error: Any) -> str:

@@ -120,6 +120,8 @@ def test_an_end_is_told_by_its_reason_or_by_done() -> None:
         ([], 500, "HTTP 500: without a message"),
         ([piece("a"), event(error={"message": "lost"})], 200, "^lost$"),
         ([b"data: {\n\n"], 200, "no chunk of an answer"),
+        ([b'{"choices": []}'], 200, "no stream of events but '{\"choices\": \\[\\]}'"),
+        ([], 200, "no stream of events but empty"),
     ],
 )
 def test_errors_are_told_as_the_server_tells_them(pieces: list[bytes], status: int, message: str) -> None:
