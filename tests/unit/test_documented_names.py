@@ -26,7 +26,8 @@ ROW: Final = re.compile(r"^\|.*`\w+/.*\.py`.*\|$", re.MULTILINE)
 CODE: Final = re.compile(r"`([^`\n]+)`")
 FLAG: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?![\w*-])")
 OTHERS: Final = re.compile(
-    r"^(FOLDER|evalscope|guidellm|lm_eval|python|pip|uv|make|docker|podman|vllm|curl|kubectl|redis|git|\.venv/bin/pip)\b"
+    r"^(FOLDER|evalscope|guidellm|lm_eval|python|pip|uv|make|docker|podman|vllm|curl|kubectl|redis|git|"
+    r"\.venv/bin/pip)\b"
 )
 """Commands whose flags are not Baton's."""
 LINK: Final = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
