@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -19,7 +20,7 @@ from typing import Final
 MAX_MISSES: Final = 8
 """Number of requests without room after which a round tries only smaller ones, or those of others."""
 MAX_SKIPPED: Final = 64
-"""Number of requests that a round may then leave untried."""
+"""Number of a tenant's requests that a round may then leave untried before it leaves out all later ones."""
 MAX_PASSED: Final = 64
 """Number of requests that may pass one without room; then it is overdue."""
 
@@ -112,18 +113,20 @@ class FairQueue:
         Before the next one, the caller takes or drops the last one unless it has no room. For one that is
         overdue then, the caller keeps the room that it could have, or ends the round. After `MAX_MISSES`
         without room a round tries only requests that are overdue, smaller than all of these, or of up to as
-        many tenants without a miss, and leaves out `MAX_SKIPPED` others at most.
+        many tenants without a miss. Of a tenant it passes over `MAX_SKIPPED` others at most, and no further.
         """
         missed: list[_Waiting] = []
         tenants: set[str] = set()
-        num_skipped, smallest = 0, sys.maxsize
-        for entry in self._in_order():
+        num_skipped: Counter[str] = Counter()
+        left_out: set[str] = set()
+        smallest = sys.maxsize
+        for entry in self._in_order(left_out):
             is_other = len(tenants) < MAX_MISSES and entry.tenant not in tenants
             is_tried = len(missed) < MAX_MISSES or entry.num_tokens < smallest or is_other
             if not is_tried and not self.is_overdue(entry.request_id):
-                num_skipped += 1
-                if num_skipped > MAX_SKIPPED:
-                    return
+                num_skipped[entry.tenant] += 1
+                if num_skipped[entry.tenant] > MAX_SKIPPED:
+                    left_out.add(entry.tenant)
                 continue
             num_taken = self._num_taken
             yield entry.request_id
@@ -165,8 +168,11 @@ class FairQueue:
             assert places == sorted(places)
             assert owner.queue or owner.tag > self._virtual, f"{owner.name} is kept without need"
 
-    def _in_order(self) -> Iterator[_Waiting]:
-        """Yield all requests in order; the last one may be removed before the next."""
+    def _in_order(self, left_out: Container[str] = ()) -> Iterator[_Waiting]:
+        """Yield all requests in order; the last one may be removed before the next.
+
+        No more come of the tenants in `left_out`, to which the caller may add that of the last one.
+        """
         heap = [(owner.tag, owner.number, 0) for owner in self._tenants.values() if owner.queue]
         owners = {owner.number: owner for owner in self._tenants.values()}
         heapq.heapify(heap)
@@ -176,7 +182,7 @@ class FairQueue:
             entry = queue[index]
             yield entry
             index += entry.request_id in self._waiting
-            if index < len(queue):
+            if index < len(queue) and entry.tenant not in left_out:
                 heapq.heappush(heap, (tag + entry.num_tokens, number, index))
 
     def _remove(self, request_id: str) -> int:

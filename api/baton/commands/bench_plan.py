@@ -139,7 +139,7 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, str]:
 
 def _server(args: argparse.Namespace) -> Server:
     key, backend = args.api_key or key_of_environment(*KEY_VARIABLES), _backend(args.backend)
-    host = f"[{args.host}]" if ":" in args.host else args.host
+    host = f"[{args.host.strip('[]')}]" if ":" in args.host else args.host
     address = f"{host}:{args.port or DEFAULT_PORTS[backend]}"
     if backend is Backend.BATON_GRPC:
         for name in ("base_url", "endpoint", "header", "extra_body", "insecure", "request_id_prefix"):

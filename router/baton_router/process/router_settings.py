@@ -108,6 +108,8 @@ class RouterSettings:
         names = self.served_model_names
         are_names = all(name and name.isprintable() for name in names) and len(set(names)) == len(names)
         require("--served-model-name", names, are_names, "printable names, each once")
+        for name in ("host", "grpc_host"):
+            object.__setattr__(self, name, _without_brackets(getattr(self, name)))
         for flag, host in (("--host", self.host), ("--grpc-host", self.grpc_host or self.host)):
             is_host = bool(host) and not any(character.isspace() for character in host)
             require(flag, host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
@@ -213,6 +215,11 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _without_brackets(host: str) -> str:
+    """Return an IPv6 host as it is listened on: addresses have it in brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def _in_address(host: str) -> str:

@@ -122,6 +122,16 @@ def test_those_of_one_tenant_without_room_hide_no_larger_one_of_another() -> Non
     assert give(queue, without=small) == ["large0", "large1", "large2"]
 
 
+def test_any_number_of_one_tenant_without_room_hide_none_of_another() -> None:
+    small = [f"a{number}" for number in range(3 * (MAX_MISSES + MAX_SKIPPED))]
+    queue = make_queue(*small)
+    join(queue, "b0", num_tokens=100 * len(small))
+    queue.take("b0")
+    for name in ("b1", "b2"):
+        join(queue, name, num_tokens=900)
+    assert give(queue, without=small) == ["b1", "b2"]
+
+
 def test_a_turn_looks_past_so_many_large_ones() -> None:
     queue = make_queue(*(f"a{number}" for number in range(MAX_MISSES + MAX_SKIPPED + 1)))
     queue.join("small", tenant="a", num_tokens=1, since_s=999.0)

@@ -74,6 +74,15 @@ def test_a_router_for_this_machine_alone_has_pages_at_few_names(
     assert RouterSettings(model="m", **settings).own_hosts == hosts
 
 
-@pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "0.0.0.0:8100"), ("::1", "[::1]:8100")])
-def test_an_ipv6_host_is_bracketed(host: str, address: str) -> None:
-    assert RouterSettings(model="m", host=host).grpc_address == address
+@pytest.mark.parametrize(
+    ("host", "listened_on", "address"),
+    [
+        ("0.0.0.0", "0.0.0.0", "0.0.0.0:8100"),
+        ("::1", "::1", "[::1]:8100"),
+        ("[::1]", "::1", "[::1]:8100"),
+    ],
+)
+def test_an_ipv6_host_is_bracketed_once(host: str, listened_on: str, address: str) -> None:
+    settings = RouterSettings(model="m", host=host)
+    assert (settings.host, settings.grpc_address) == (listened_on, address)
+    assert RouterSettings(model="m", grpc_host=host).grpc_address == address

@@ -68,6 +68,16 @@ def not_found(field: str, name: str) -> HttpError:
     return HttpError(404, "not_found", text, param=field)
 
 
+def too_long(name: str, num_bytes: int, max_bytes: int) -> HttpError:
+    """Return the refusal of a conversation whose items so far have more bytes than a body may have; 413."""
+    field = "previous_response_id"
+    text = (
+        f"{field} is {name!r}, with {num_bytes} bytes of items so far; "
+        f"allowed: {max_bytes} (--max-body-bytes): begin another conversation"
+    )
+    return HttpError(413, "request_too_large", text, param=field)
+
+
 def earlier_items(name: str, earlier: StoredResponse) -> list[bytes]:
     """Return the JSON of the items of a conversation so far, the response included.
 

@@ -22,6 +22,7 @@ from baton_router.http.responses.conversations import (
     find_response,
     follow_response,
     read_request,
+    too_long,
 )
 from baton_router.http.responses.replies import RESPONSES, InputTokens, Response, StreamEvent
 from baton_router.http.responses.request import RESPONSE_NAMES, own_items, skipped
@@ -107,7 +108,8 @@ async def _complete(call: Call[ResponsesRequest]) -> list[bytes]:
 
     Raises:
         InvalidRequestError: the model does not get something, and the call is strict.
-        HttpError: 404, an item or the earlier response is not kept; 413, the items are larger than a body.
+        HttpError: 404, an item or the earlier response is not kept; 413, the items that are referred to, or
+            those of the conversation, are larger than a body.
         RequestError: UNAVAILABLE, the store cannot be reached.
     """
     _note_skipped(call)
@@ -138,7 +140,10 @@ async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
         with_items=True,
     )
     items = earlier_items(name, earlier)
-    call.room.add(sum(map(len, items)))
+    num_bytes, max_bytes = sum(map(len, items)), call.state.settings.max_body_bytes
+    if num_bytes > max_bytes:
+        raise too_long(name, num_bytes, max_bytes)
+    call.room.add(num_bytes)
     await call.room.wait_to_decode(call.tenant)
     return items
 
