@@ -167,6 +167,23 @@ async def test_a_key_counts_over_grpc_too() -> None:
         assert await status(("authorization", "Bearer key-b")) == "OK"
 
 
+async def test_a_client_that_resumes_its_call_is_not_charged_again() -> None:
+    admission = AdmissionSettings(rate_limit=RateLimit(requests=2))
+    slow = worker(num_steps=2)
+    async with clients(slow, admission=admission) as client:
+        request = ask()
+        call = client.grpc.Generate(request)
+        request.resume_token = (await call.read()).resume_token
+        for _ in range(2):
+            call.cancel()
+            call = client.grpc.Generate(request)
+            assert (await call.read()).HasField("tokens")
+        other = client.grpc.Generate(ask(request_id="other"))
+        assert (await other.read()).HasField("tokens")
+        assert (await grpc_error_of(client.grpc.Generate(ask(request_id="last"))))[0] == "RESOURCE_EXHAUSTED"
+        slow._num_steps = None
+
+
 async def spend(client: Any, given: dict[str, Any]) -> None:
     """Ask until it is refused: a slow machine earns tokens meanwhile."""
     for _ in range(100):

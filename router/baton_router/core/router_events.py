@@ -41,6 +41,8 @@ class Submit:
 
     The first request of a call comes with all of the call, the others with none.
     """
+    call: str = ""
+    """Name that a client's call and its resumptions share; empty where it cannot be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

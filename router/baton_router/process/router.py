@@ -188,7 +188,12 @@ class Router:
             self._picks.release(context.named)
             self._take(
                 Submit(
-                    spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases, examined=examined
+                    spec=stream.spec,
+                    timeout_s=timeout_s,
+                    context=context,
+                    phases=phases,
+                    examined=examined,
+                    call=stream.call,
                 )
             )
         except Exception as error:

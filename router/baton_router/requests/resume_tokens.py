@@ -54,6 +54,12 @@ class ResumeTicket:
     """Since 1970."""
     fingerprints: Fingerprints
 
+    @property
+    def call(self) -> str:
+        """Name of the call, which other weights do not change."""
+        prints = self.fingerprints
+        return f"{self.request_id} {self.created_s} {prints.prompt.hex()} {prints.parameters.hex()}"
+
 
 class ResumeTokens:
     """Writes and reads tokens; every router with the same secret reads those of the others.

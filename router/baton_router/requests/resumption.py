@@ -127,6 +127,8 @@ class AcceptedRequest:
     spec: RequestSpec
     resume_token: str = ""
     """Resumes the stream at any router."""
+    call: str = ""
+    """Name that the call and its resumptions share; empty where it cannot be resumed."""
     num_received: tuple[int, ...] = ()
     """Tokens of each sequence that the client has from an earlier call; empty means none."""
     is_resumed: bool = False
@@ -187,6 +189,7 @@ class RequestReader:
         return AcceptedRequest(
             spec=bounded(spec, max_model_len),
             resume_token=self._tokens.write(ticket),
+            call=ticket.call,
             token_for=partial(self._token_for, ticket, spec.adapter_digest, identity),
         )
 
@@ -220,6 +223,7 @@ class RequestReader:
         return AcceptedRequest(
             spec=spec,
             resume_token=resumption.token,
+            call=ticket.call,
             num_received=counts,
             is_resumed=True,
             received=resumption.received if resumed else (),

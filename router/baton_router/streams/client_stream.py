@@ -63,6 +63,7 @@ class ClientStream:
         self.model = model
         self.resume_token = accepted.resume_token
         """Final once the first event can be read."""
+        self.call = accepted.call
         self._token_for = accepted.token_for
         self._is_resumed = accepted.is_resumed
         self.text = RequestText(spec, tokenizer)

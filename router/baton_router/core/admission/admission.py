@@ -16,6 +16,7 @@ from baton_core.requests.spending import Spending
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
 from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
+from baton_router.core.admission.broken_calls import BrokenCalls, Charge
 from baton_router.core.admission.drain_rate import DrainRate
 from baton_router.core.admission.output_forecast import OutputForecast
 from baton_router.core.admission.rate_limits import Rate, RateLimit, RateLimits
@@ -46,6 +47,10 @@ class _Request:
     gate: AdmissionGate
     num_tokens: int
     """Prompt and expected output."""
+    call: str
+    """As in `Submit`."""
+    charged_before: Charge
+    """The charge of the call that it resumes."""
     was_placed: bool = False
 
 
@@ -59,6 +64,7 @@ class Admission:
         self._config = config
         self._fleet = fleet
         self._limits = RateLimits(config.rate_limit)
+        self._broken_calls = BrokenCalls()
         self._forecast = OutputForecast()
         self._drain = DrainRate()
         self._requests: dict[str, _Request] = {}
@@ -68,10 +74,17 @@ class Admission:
         """Requests that wait for a worker."""
         return len(self.queue)
 
-    def examine(self, now: float, specs: Sequence[RequestSpec], tenant: str) -> Refusal | None:
-        """Refuse requests that exceed the tenant's rate limits together; None if they are accepted."""
-        num_tokens = sum(self._num_tokens(tenant, spec) for spec in specs)
-        shortage = self._limits.shortage(now, tenant, num_tokens, len(specs)) if specs else None
+    def examine(
+        self, now: float, specs: Sequence[RequestSpec], tenant: str, call: str = ""
+    ) -> Refusal | None:
+        """Refuse requests that exceed the tenant's rate limits together; None if they are accepted.
+
+        `call` is as in `Submit`; a call that is resumed is examined for what it has not been charged for.
+        """
+        before = self._broken_calls.charge(tenant, call)
+        num_requests = len(specs) - before.num_requests
+        num_tokens = sum(self._num_tokens(tenant, spec) for spec in specs) - before.num_tokens
+        shortage = self._limits.shortage(now, tenant, num_tokens, num_requests) if specs else None
         if shortage is None:
             return None
         name = f"{shortage.rate} per minute of this key"
@@ -83,13 +96,21 @@ class Admission:
         text = f"the router has {num_requests} requests, its maximum"
         return self._refuse(AdmissionOutcome.ROUTER_FULL, text, None)
 
-    def take(self, now: float, spec: RequestSpec, context: RequestContext) -> AdmissionGate:
-        """Account for a request from here on; returns its admission gate."""
-        gate = self.gate(now, context)
-        num_tokens = self._num_tokens(context.tenant, spec)
-        self._limits.spend(now, context.tenant, num_requests=1, num_tokens=num_tokens)
+    def take(self, now: float, spec: RequestSpec, context: RequestContext, call: str = "") -> AdmissionGate:
+        """Account for a request from here on; returns its admission gate. `call` is as in `Submit`."""
+        gate, tenant = self.gate(now, context), context.tenant
+        before = self._broken_calls.resume(tenant, call)
+        num_tokens = max(before.num_tokens, self._num_tokens(tenant, spec))
+        num_requests = 1 - before.num_requests
+        self._limits.spend(now, tenant, num_requests=num_requests, num_tokens=num_tokens - before.num_tokens)
         self._requests[spec.request_id] = _Request(
-            spec=spec, context=context, accepted_s=now, gate=gate, num_tokens=num_tokens
+            spec=spec,
+            context=context,
+            accepted_s=now,
+            gate=gate,
+            num_tokens=num_tokens,
+            call=call,
+            charged_before=before,
         )
         return gate
 
@@ -148,8 +169,12 @@ class Admission:
             self._drain.note(now, is_busy=bool(self.queue))
         tenant, spec = request.context.tenant, request.spec
         num_prompt_tokens = len(spec.prompt_token_ids) if request.was_placed else 0
-        self._limits.spend(now, tenant, num_tokens=num_prompt_tokens + num_output_tokens - request.num_tokens)
-        if is_finished:
+        before = request.charged_before
+        num_tokens = max(before.num_tokens, num_prompt_tokens + num_output_tokens)
+        self._limits.spend(now, tenant, num_tokens=num_tokens - request.num_tokens)
+        if not is_finished:
+            self._broken_calls.add(tenant, request.call, before, num_tokens)
+        else:
             self._forecast.learn(tenant, num_output_tokens / spec.params.n)
 
     def refuse_waiting(self, num_waiting: int) -> Refusal | None:

@@ -62,7 +62,9 @@ class RateLimits:
         """Return the shortage for more requests of this number of tokens together; None if there is none."""
         needs = {Rate.REQUESTS: float(num_requests), Rate.TOKENS: num_tokens}
         waits = {
-            rate: bucket.wait_s(now, needs[rate]) for rate, bucket in self._buckets_of(now, tenant).items()
+            rate: bucket.wait_s(now, needs[rate])
+            for rate, bucket in self._buckets_of(now, tenant).items()
+            if needs[rate] > 0
         }
         rate = max(waits, key=lambda rate: waits[rate], default=None)
         if rate is None or waits[rate] <= 0:

@@ -240,7 +240,7 @@ class RouterCore:
             self.log.close(spec.request_id)
             return [_refusal(spec.request_id, refusal.code, refusal.message, refusal.retry_after_s)]
         limits = replace(self._config.limits, timeout_s=event.timeout_s)
-        gate = self.admission.take(now, spec, event.context)
+        gate = self.admission.take(now, spec, event.context, event.call)
         flow = RequestFlow(now, spec, limits=limits, fleet=self.fleet, gate=gate, record=record)
         self._flows[spec.request_id] = flow
         if event.context.is_batch_line:
@@ -259,7 +259,7 @@ class RouterCore:
         if len(self._flows) >= self._config.max_num_requests:
             return self.admission.refuse_full(len(self._flows))
         examined = (event.spec,) if event.examined is None else event.examined
-        return self.admission.examine(now, examined, event.context.tenant)
+        return self.admission.examine(now, examined, event.context.tenant, event.call)
 
     def _shed(self, now: float, newcomer: RequestFlow) -> list[RouterEffect]:
         """Refuse requests for which the queue is too long."""
