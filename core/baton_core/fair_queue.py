@@ -75,12 +75,11 @@ class FairQueue:
         """Add a request that waits since `since_s`; lower priorities come first."""
         assert request_id not in self._waiting, f"{request_id} waits already"
         self._num_joined += 1
-        urgency = priority * self._aging_s + since_s
         entry = _Waiting(
             request_id=request_id,
             tenant=tenant,
             num_tokens=num_tokens,
-            place=(urgency, since_s, self._num_joined),
+            place=self._place(priority, since_s),
         )
         owner = self._tenants.get(tenant)
         if owner is None:
@@ -152,6 +151,18 @@ class FairQueue:
             total += entry.num_tokens
         return total
 
+    def length_with(self, tenant: str, num_requests: int, *, priority: int, since_s: float) -> int:
+        """Return the length of the queue with so many more requests of a tenant, once others gave way.
+
+        Those are the requests of the tenant that come after these, and of others as many as they have more.
+        """
+        owner = self._tenants.get(tenant)
+        num_own = num_requests
+        if owner is not None:
+            num_own += bisect_left(owner.queue, self._place(priority, since_s), key=attrgetter("place"))
+        others = (len(one.queue) for one in self._tenants.values() if one is not owner)
+        return num_own + sum(min(length, num_own) for length in others)
+
     def last_of_longest(self) -> str | None:
         """Return the last request of the tenant with the most requests; None if the queue is empty."""
         owner = max(self._tenants.values(), key=lambda one: (len(one.queue), one.number), default=None)
@@ -167,6 +178,10 @@ class FairQueue:
             places = [entry.place for entry in owner.queue]
             assert places == sorted(places)
             assert owner.queue or owner.tag > self._virtual, f"{owner.name} is kept without need"
+
+    def _place(self, priority: int, since_s: float) -> tuple[float, float, int]:
+        """Return the place among its tenant's requests of the one that joined last."""
+        return priority * self._aging_s + since_s, since_s, self._num_joined
 
     def _in_order(self, left_out: Container[str] = ()) -> Iterator[_Waiting]:
         """Yield all requests in order; the last one may be removed before the next.

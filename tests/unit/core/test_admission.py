@@ -331,12 +331,13 @@ def test_a_call_fits_as_a_whole_or_passes_where_nothing_is_used() -> None:
     assert rate_refusal(client).message.endswith("there is room in 10 s")
 
 
-def submit_call(client: Client, name: str, size: int, *, now: float = 0.0) -> None:
+def submit_call(client: Client, name: str, size: int, *, now: float = 0.0, tenant: str = "") -> None:
     """Submit the requests of one call, until one is refused."""
     specs = [make_request(f"{name}{number}") for number in range(size)]
     num_ends = len(client.ends)
     for number, spec in enumerate(specs):
-        client.feed(Submit(spec=spec, timeout_s=100.0, examined=() if number else specs), now=now)
+        examined = () if number else specs
+        client.feed(Submit(spec=spec, timeout_s=100.0, examined=examined, context=of(tenant)), now=now)
         if len(client.ends) > num_ends:
             return
 

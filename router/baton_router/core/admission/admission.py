@@ -91,9 +91,21 @@ class Admission:
         text = f"{name} are at their limit of {shortage.limit:g}; there is room in {shortage.wait_s:.3g} s"
         return self._refuse(_RATES[shortage.rate], text, shortage.wait_s)
 
-    def refuse_full(self, num_requests: int) -> Refusal:
-        """Refuse a request because the router has its maximum of requests."""
-        text = f"the router has {num_requests} requests, its maximum"
+    def examine_wait(self, now: float, specs: Sequence[RequestSpec], tenant: str) -> Refusal | None:
+        """Refuse a call of several requests that wait if some would have to leave the full queue again."""
+        if len(specs) < 2:
+            return None
+        queue, limit = self.queue, self._config.max_queued_requests
+        if queue.length_with(tenant, len(specs), priority=specs[0].priority, since_s=now) <= limit:
+            return None
+        text = f"{len(queue)} requests wait for a worker; {_with_call(len(specs), limit)}, the maximum"
+        return self._refuse(AdmissionOutcome.QUEUE_FULL, text, self._drain.wait_s(queue.num_tokens))
+
+    def refuse_full(self, num_open: int, num_requests: int, limit: int) -> Refusal:
+        """Refuse the requests of a call because the router has no room for all of them."""
+        text = f"the router has {num_open} requests, its maximum"
+        if num_open < limit:
+            text = f"the router has {num_open} requests; {_with_call(num_requests, limit)}, its maximum"
         return self._refuse(AdmissionOutcome.ROUTER_FULL, text, None)
 
     def take(self, now: float, spec: RequestSpec, context: RequestContext, call: str = "") -> AdmissionGate:
@@ -214,3 +226,7 @@ class Admission:
     def _refuse(self, outcome: AdmissionOutcome, message: str, wait_s: float | None) -> Refusal:
         self.num_by_outcome[outcome] += 1
         return Refusal(outcome=outcome, message=message, retry_after_s=retry_after(wait_s))
+
+
+def _with_call(num_requests: int, limit: int) -> str:
+    return f"with the {num_requests} of this call: over {limit}"

@@ -124,7 +124,9 @@ class RouterCore:
         """
         self.fleet.sweep()
         effects = self._on_event(now, event)
-        return effects + self._place_waiting(now) if self._may_have_room else effects
+        if self._may_have_room:
+            effects += self._place_waiting(now)
+        return effects + self._shed(now)
 
     def _on_event(self, now: float, event: RouterEvent) -> list[RouterEffect]:
         match event:
@@ -253,25 +255,31 @@ class RouterCore:
                 effects += self._track(now, flow, flow.fail_if_hopeless(now))
             else:
                 self._may_have_room = True  # for this one, where those before it await other workers
-        return effects + self._shed(now, flow)
+        if flow.state is FlowState.WAITING:
+            late = self.admission.check_wait(now, spec.request_id)
+            if late is not None:
+                effects += self._track(now, flow, flow.refuse(now, late))
+        return effects
 
     def _examine(self, now: float, event: Submit) -> Refusal | None:
-        if len(self._flows) >= self._config.max_num_requests:
-            return self.admission.refuse_full(len(self._flows))
         examined = (event.spec,) if event.examined is None else event.examined
-        return self.admission.examine(now, examined, event.context.tenant, event.call)
+        num_requests, limit = max(1, len(examined)), self._config.max_num_requests
+        if len(self._flows) + num_requests > limit:
+            return self.admission.refuse_full(len(self._flows), num_requests, limit)
+        tenant, all_wait = event.context.tenant, self.is_held or not self.fleet.is_ready
+        if all_wait or self.admission.num_waiting:
+            refusal = self.admission.examine_wait(now, examined, tenant)
+            if refusal is not None:
+                return refusal
+        return self.admission.examine(now, examined, tenant, event.call)
 
-    def _shed(self, now: float, newcomer: RequestFlow) -> list[RouterEffect]:
+    def _shed(self, now: float) -> list[RouterEffect]:
         """Refuse requests for which the queue is too long."""
         effects: list[RouterEffect] = []
-        if (overflow := self.admission.overflow()) is not None:
+        while (overflow := self.admission.overflow()) is not None:
             request_id, refusal = overflow
             flow = self._flows[request_id]
             effects += self._track(now, flow, flow.refuse(now, refusal))
-        if newcomer.state is FlowState.WAITING:
-            late = self.admission.check_wait(now, newcomer.spec.request_id)
-            if late is not None:
-                effects += self._track(now, newcomer, newcomer.refuse(now, late))
         return effects
 
     def _on_worker_message(self, now: float, worker_id: str, message: ToRouter) -> list[RouterEffect]:
