@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -159,6 +160,23 @@ async def go_on_while_it_runs(here: BatonStub, there: BatonStub) -> None:
     call.cancel()
     given = replace(SAMPLED, seed=heap.finished[0].seed)
     same(heap, heap_of([event async for event in here.Generate(ask(PROMPT, given))], 1))
+
+
+async def ids_of(stub: BatonStub, request: pb.GenerateRequest) -> list[int]:
+    events, _ = await tokens_of(stub.Generate(request))
+    return [token_id for event in events for token_id in event.token_ids]
+
+
+async def test_requests_of_one_name_at_two_routers_share_their_workers() -> None:
+    async with two_routers() as servers, stubs_of(*servers) as stubs:
+        prompts = [draw_prompt(40, seed=seed) for seed in (1, 2)]
+        requests = [ask(prompt, greedy(12)) for prompt in prompts]
+        alone = [await ids_of(stubs[0], request) for request in requests]
+        for request in requests:
+            request.request_id = "same"
+        calls = (ids_of(stub, request) for stub, request in zip(stubs, requests, strict=True))
+        assert await asyncio.gather(*calls) == alone
+        assert alone[0] != alone[1]
 
 
 @pytest.mark.timeout(100)
