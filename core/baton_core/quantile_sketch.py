@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 RELATIVE_ERROR: Final = 0.01
@@ -25,10 +27,15 @@ class QuantileSketch:
 
     __slots__ = ("_counts", "count")
 
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self.count = 0
+    def __init__(self, counts: Mapping[int, int] = MappingProxyType({})) -> None:
+        self._counts: Counter[int] = Counter(counts)
+        self.count = self._counts.total()
         """Values in all."""
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """Counts by bucket, of which another process makes the same sketch."""
+        return dict(self._counts)
 
     @property
     def num_buckets(self) -> int:

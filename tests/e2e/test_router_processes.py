@@ -61,6 +61,15 @@ def check_that_either_shows_the_requests_of_both(cluster: Cluster) -> None:
         assert httpx.get(f"{debug}/{listed[0]}", headers=headers).json()["num_output_tokens"] == 1
 
 
+def check_that_either_shows_the_counts_of_both(cluster: Cluster) -> None:
+    debug, headers = f"http://{cluster.http_address}/debug", {"authorization": f"Bearer {KEYS[1]}"}
+    num_finished = by_process(cluster, "vllm:request_success_total").total()
+    for _ in range(8):
+        state = httpx.get(f"{debug}/cluster", headers=headers).json()
+        recent = httpx.get(f"{debug}/history", headers=headers).json()["latencies"]
+        assert state["totals"]["num_finished"] == recent["num_finished"] == num_finished
+
+
 def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(tmp_path: Path) -> None:
     with serving(tmp_path, *FLAGS, "--files-directory", str(tmp_path / "files")) as cluster:
         until(lambda: len(by_process(cluster, "baton_workers")) == 2, WITHIN_S, "both processes")
@@ -73,6 +82,7 @@ def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(
         assert min(by_process(cluster, "vllm:request_success_total").values()) > 0
         assert ask(cluster, "none", 1) == (401, 0)
         check_that_either_shows_the_requests_of_both(cluster)
+        check_that_either_shows_the_counts_of_both(cluster)
 
         files, headers = f"http://{cluster.http_address}/v1/files", {"authorization": f"Bearer {KEYS[1]}"}
         made = httpx.post(

@@ -18,8 +18,10 @@ from baton_core.requests.schema_numbers import (
     BOUNDS,
     XGRAMMAR_DECIMALS,
     has_short_number,
+    is_float,
     is_int64,
     listed_numbers,
+    number_bounds,
     number_unkept_by_guidance,
 )
 from baton_core.requests.structured_outputs import StructuredOutputsParams
@@ -153,8 +155,12 @@ def _unkept_value(part: dict[str, Any]) -> str | None:
             bound = part.get(keyword, 0)
             if not isinstance(bound, int) or abs(bound) > _MAX_INTEGER:
                 return f"{keyword!r} of {bound!r} for integers"
-    if "number" in _types_of(part) and not has_short_number(part):
-        return f"a range without a number of {XGRAMMAR_DECIMALS} decimals"
+    if "number" in _types_of(part):
+        for keyword, bound in number_bounds(part):
+            if isinstance(bound, int) and not is_float(bound):
+                return f"{keyword!r} of {bound!r}, which no float holds exactly,"
+        if not has_short_number(part):
+            return f"a range without a number of {XGRAMMAR_DECIMALS} decimals"
     for value in listed_numbers(part):
         if isinstance(value, int) and not is_int64(value):
             return f"the integer {value} beyond 64 bits"

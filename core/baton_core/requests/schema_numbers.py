@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
-from math import ceil, floor, inf, nextafter, trunc
+from math import ceil, floor, inf, isfinite, nextafter, trunc
 from typing import Any, Final
 
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -16,6 +17,8 @@ _FLOAT_END: Final = 2**53
 """Where floats begin to leave out integers."""
 _GUIDANCE_END: Final = INT64_END - 1024
 """The greatest bound that is a 64-bit float and within 64 bits, as llguidance reads bounds."""
+_GREATEST_POWER: Final = 308
+"""Decimal exponent of the greatest power that a float holds."""
 
 
 def number_bounds(schema: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -40,6 +43,14 @@ def listed_numbers(schema: dict[str, Any]) -> Iterator[float]:
 def is_int64(value: float) -> bool:
     """Return whether a number is within 64 bits."""
     return -INT64_END <= value < INT64_END
+
+
+def is_float(value: int) -> bool:
+    """Return whether a 64-bit float holds an integer exactly."""
+    try:
+        return value == float(value)
+    except OverflowError:
+        return False
 
 
 def has_short_number(schema: dict[str, Any]) -> bool:
@@ -81,6 +92,8 @@ def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
     for value in chain.from_iterable(map(listed_numbers, schemas)):
         if isinstance(value, int) and not (is_int64(value) and value in (float(value), INT64_END - 1)):
             return f"the integer {value}, which is not one of 64 bits that a float holds exactly,"
+        if isinstance(value, float) and isfinite(value) and value != _read_by_guidance(value):
+            return f"the number {value!r}, of which it reads another one,"
     bounds = [list(number_bounds(schema)) for schema in schemas]
     for schema in schemas:
         narrowed = {name: _narrowed(name, value) for name, value in number_bounds(schema)}
@@ -93,6 +106,21 @@ def number_unkept_by_guidance(schemas: list[dict[str, Any]]) -> str | None:
     for name, value in chain.from_iterable(map(_allowed_exclusives, bounds)):
         return f"{name!r} of {value!r} beside another bound with this integer part"
     return None
+
+
+def _read_by_guidance(value: float) -> float:
+    """The float that llguidance reads from a float's text: it rounds the digits, then their quotient.
+
+    Source: github.com/serde-rs/json, `f64_from_parts`.
+    """
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    number = float(int("".join(map(str, digits))))
+    while exponent < -_GREATEST_POWER:
+        number, exponent = number / float(f"1e{_GREATEST_POWER}"), exponent + _GREATEST_POWER
+    power = float(f"1e{abs(exponent)}")
+    number = number * power if exponent > 0 else number / power
+    return -number if sign else number
 
 
 def _clamped(name: str, value: float) -> float:

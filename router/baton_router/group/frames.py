@@ -14,6 +14,10 @@ FOLLOW: Final = b"follow\n"
 """The first line of a connection that asks for frames; any other line is a question with one answer."""
 METRICS: Final = b"metrics"
 """Asks for the page of metrics."""
+COUNTS: Final = b"counts"
+"""Asks for the counts since the start."""
+RECENT: Final = b"recent"
+"""Asks for the latencies and the samples of the last minutes, after the time that follows."""
 _LENGTH_BYTES: Final = 4
 
 

@@ -7,6 +7,7 @@ one by one, so memory depends neither on how many requests there are nor on how 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -65,6 +66,16 @@ class LatencySummary:
         """The 99th percentile of what was counted so often at least; else None."""
         found = (one for one in self.percentiles if one.metric is metric and one.count >= min_count)
         return next((one.p99_s for one in found), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyCounts:
+    """The whole window of one process, as others add it to theirs."""
+
+    num_finished: int
+    num_failed: int
+    num_within_slo: dict[Latency, int]
+    buckets: dict[Latency, dict[int, int]]
 
 
 class _Slice:
@@ -135,16 +146,32 @@ class LatencyWindow:
                 whole.merge(one.sketches[metric])
         return whole.quantile(share)
 
-    def summary(self, now: float) -> LatencySummary:
-        """Return the summary of the window."""
-        whole = _Slice()
-        whole.merge(self._at(now))
-        whole.merge(self._sum)
+    def summary(self, now: float, others: Sequence[LatencyCounts] = ()) -> LatencySummary:
+        """Return the summary of the window, with those of other processes."""
+        whole = self._whole(now)
+        for other in others:
+            whole.merge(_slice_of(other))
         return LatencySummary(
             num_finished=whole.num_finished,
             num_failed=whole.num_failed,
             percentiles=tuple(self._percentiles(whole, metric) for metric in Latency),
         )
+
+    def counts(self, now: float) -> LatencyCounts:
+        """Return what is counted in the window."""
+        whole = self._whole(now)
+        return LatencyCounts(
+            num_finished=whole.num_finished,
+            num_failed=whole.num_failed,
+            num_within_slo=dict(whole.num_within_slo),
+            buckets={metric: sketch.counts for metric, sketch in whole.sketches.items()},
+        )
+
+    def _whole(self, now: float) -> _Slice:
+        whole = _Slice()
+        whole.merge(self._at(now))
+        whole.merge(self._sum)
+        return whole
 
     def _percentiles(self, whole: _Slice, metric: Latency) -> Percentiles:
         sketch, limit = whole.sketches[metric], self._limits.get(metric)
@@ -170,3 +197,11 @@ class LatencyWindow:
             while self._past and self._past[0].number <= number - NUM_SLICES:
                 self._sum.remove(self._past.popleft())
         return self._current
+
+
+def _slice_of(counts: LatencyCounts) -> _Slice:
+    whole = _Slice()
+    whole.num_finished, whole.num_failed = counts.num_finished, counts.num_failed
+    whole.num_within_slo.update(counts.num_within_slo)
+    whole.sketches |= {metric: QuantileSketch(buckets) for metric, buckets in counts.buckets.items()}
+    return whole

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Final
 
@@ -13,7 +13,11 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_router.core.fleet.scaling import RoleScaling
+from baton_router.group.frames import COUNTS, RECENT
 from baton_router.http.calls import Call
+from baton_router.http.debug.counted import Admissions, Counted, Placements, Shift, Totals, add_counts
+from baton_router.http.debug.recent import RecentPart, add_samples
+from baton_router.http.debug.requests import ask_processes
 from baton_router.http.route import Query, Routes, Tag
 from baton_router.metrics.fleet_metrics import state_of
 from baton_router.metrics.history import INTERVAL_S, MAX_SAMPLES, Sample
@@ -69,53 +73,6 @@ class AbsentWorkerState(msgspec.Struct, kw_only=True):
     """The error that its last process ended with; empty where it reported none."""
 
 
-class Totals(msgspec.Struct, kw_only=True):
-    """Totals since the router's start."""
-
-    num_finished: int
-    """Sequences that ended by themselves."""
-    num_failed: int
-    """Requests that were refused or failed; those whose client left are no failures."""
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    """Prompt tokens found in the prefix cache where the prompt was computed."""
-    num_generated_tokens: int
-    num_computed: int
-    """Prompt tokens by source, of all workers: of a split request both count theirs."""
-    num_local_cache: int
-    num_remote: int
-    num_recomputed: int
-    num_transfers: int
-    transfer_bytes: int
-    transfer_s: float
-
-
-class Placements(msgspec.Struct, kw_only=True):
-    """Decisions of one policy with one outcome."""
-
-    policy: str
-    kind: str
-    """`split`, `local` or `refused`."""
-    count: int
-
-
-class Admissions(msgspec.Struct, kw_only=True):
-    """Requests with one outcome of admission."""
-
-    outcome: str
-    count: int
-
-
-class Shift(msgspec.Struct, kw_only=True):
-    """A change of role that the router requested."""
-
-    worker_id: str
-    before: Role
-    after: Role
-    reason: str
-    age_s: float
-
-
 class ClusterState(msgspec.Struct, kw_only=True):
     """The state of the whole cluster."""
 
@@ -144,44 +101,48 @@ class ClusterState(msgspec.Struct, kw_only=True):
 @ROUTES.route("/debug/cluster", "getCluster", "Workers, queues, transfers and roles as they are now")
 async def show_cluster(call: Call[None]) -> ClusterState:
     state = call.state
-    core, requests = state.service.router.core, state.metrics.requests
-    now = asyncio.get_running_loop().time()
+    core, counted = state.service.router.core, await _counted(call)
     workers = sorted(core.fleet.workers(), key=lambda worker: worker[0].worker_id)
     return ClusterState(
         models=list(state.service.model_names),
         version=version("baton"),
         uptime_s=time.monotonic() - state.began_s,
         is_ready=state.service.is_ready,
-        num_open_calls=state.service.num_calls,
-        num_open_requests=core.num_requests,
-        num_waiting=core.admission.num_waiting,
+        num_open_calls=counted.num_open_calls,
+        num_open_requests=counted.num_open_requests,
+        num_waiting=counted.num_waiting,
         has_operator_routes=state.settings.enable_operator_routes,
-        totals=Totals(**asdict(requests.ended()), **vars(requests.work)),
+        totals=counted.totals,
         workers=[_worker(info, load) for info, load in workers],
         absent_workers=[
             msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
             for worker in state.service.router.absent
         ],
-        placements=[
-            Placements(policy=policy, kind=kind, count=count)
-            for (policy, kind), count in sorted(requests.placements.counts.items())
-        ],
-        admissions=[
-            Admissions(outcome=outcome, count=count)
-            for outcome, count in sorted(core.admission.num_by_outcome.items())
-        ],
-        shifts=[
-            Shift(
-                worker_id=shift.worker_id,
-                before=shift.before,
-                after=shift.after,
-                reason=shift.reason,
-                age_s=now - shift.at_s,
-            )
-            for shift in reversed(core.roles.shifts)
-        ],
+        placements=counted.placements,
+        admissions=counted.admissions,
+        shifts=counted.shifts,
         scaling=list(core.scaling.roles),
     )
+
+
+async def _recent(call: Call[None], since: float) -> tuple[LatencySummary, list[Sample]]:
+    """Return the latencies, and the samples after that time, of all processes of this router together."""
+    metrics = call.state.metrics
+    samples = metrics.sampler.history.since(since)
+    if call.state.ask_processes is None:
+        return metrics.sampler.latencies, samples
+    pages = await ask_processes(call, RECENT + f" {since}".encode())
+    parts = [msgspec.json.decode(page, type=RecentPart) for page in pages]
+    others = [part for part in parts if part.pid != os.getpid()]
+    latencies = metrics.requests.latencies.summary(
+        asyncio.get_running_loop().time(), [part.latencies for part in others]
+    )
+    return latencies, add_samples(samples, [part.samples for part in others])
+
+
+async def _counted(call: Call[None]) -> Counted:
+    pages = await ask_processes(call, COUNTS)
+    return add_counts([msgspec.json.decode(page, type=Counted) for page in pages])
 
 
 def _worker(info: WorkerInfo, load: WorkerLoad) -> WorkerState:
@@ -219,12 +180,12 @@ async def show_history(call: Call[None], query: HistoryQuery) -> HistoryReply:
     since = query.since
     if not since >= 0:
         raise InvalidRequestError("since", since, "seconds since 1970, from 0")
-    sampler = call.state.metrics.sampler
+    latencies, samples = await _recent(call, since)
     return HistoryReply(
         window_s=WINDOW_S,
         slo_target=SLO_TARGET,
-        latencies=sampler.latencies,
+        latencies=latencies,
         interval_s=INTERVAL_S,
         max_samples=MAX_SAMPLES,
-        samples=sampler.history.since(since),
+        samples=samples,
     )

@@ -17,8 +17,10 @@ import msgspec
 
 from baton_core.requests.phases import Phase, PhaseName
 from baton_router.core.flow.request_record import RequestRecord, WorkerPart
-from baton_router.group.frames import METRICS
+from baton_router.group.frames import COUNTS, METRICS, RECENT
 from baton_router.http.calls import Call
+from baton_router.http.debug.counted import count
+from baton_router.http.debug.recent import recent_part
 from baton_router.http.debug.schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
 from baton_router.http.errors import HttpError
 from baton_router.http.kept import check_limit
@@ -49,7 +51,7 @@ async def list_requests(call: Call[None], query: ListQuery) -> RequestList:
     """Raises InvalidRequestError: a limit is out of range."""
     limit = query.limit
     check_limit(limit, MAX_LISTED)
-    pages = await ask_processes(call, Question(tenant=_visible_tenant(call), limit=limit))
+    pages = await ask_processes(call, Question(tenant=_visible_tenant(call), limit=limit).encode())
     found = [one for page in pages for one in msgspec.json.decode(page, type=RequestList).requests]
     found.sort(key=lambda one: one.age_s)
     return RequestList(requests=found[:limit])
@@ -69,9 +71,9 @@ async def show_request(call: Call[None]) -> RequestDetails:
         names.append(response[1])
     allowed = "the id of one of this key's latest requests at this router"
     for one in names:
-        for page in await ask_processes(call, Question(tenant=tenant, name=one)):
+        for page in await ask_processes(call, Question(tenant=tenant, name=one).encode()):
             return msgspec.json.decode(page, type=RequestDetails)
-        if await ask_processes(call, Question(tenant=tenant, name=f"{one}-0")):
+        if await ask_processes(call, Question(tenant=tenant, name=f"{one}-0").encode()):
             allowed = f"{one}-0, {one}-1 and so on, one for each prompt of that call"
             break
     text = f"request_id is {name!r}; allowed: {allowed}"
@@ -92,11 +94,23 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """Name of the one request; None asks for the latest."""
 
+    def encode(self) -> bytes:
+        """Return it as a line."""
+        return msgspec.json.encode(self)
+
 
 def answer_process(question: bytes, service: GenerationService, metrics: RouterMetrics) -> bytes:
-    """Answer a process of this router: its metrics, a `RequestList`, or `RequestDetails`; empty for none."""
+    """Answer a process of this router; empty for none.
+
+    With its metrics, `Counted`, a `RecentPart`, a `RequestList`, or `RequestDetails`.
+    """
     if question == METRICS:
         return metrics.exposition(is_ready=service.is_ready).text()
+    if question == COUNTS:
+        return msgspec.json.encode(count(service, metrics))
+    if question.startswith(RECENT):
+        since = float(question.removeprefix(RECENT))
+        return msgspec.json.encode(recent_part(metrics, since))
     asked = msgspec.json.decode(question, type=Question)
     log, now = service.router.core.log, asyncio.get_running_loop().time()
     if asked.name is None:
@@ -109,12 +123,12 @@ def answer_process(question: bytes, service: GenerationService, metrics: RouterM
     return msgspec.json.encode(details_of(now, record))
 
 
-async def ask_processes(call: Call[None], question: Question) -> list[bytes]:
+async def ask_processes(call: Call[None], question: bytes) -> list[bytes]:
     """Return the answers of all processes of this router that have one."""
-    text, state = msgspec.json.encode(question), call.state
+    state = call.state
     if state.ask_processes is not None:
-        return list((await state.ask_processes(text)).values())
-    page = answer_process(text, state.service, state.metrics)
+        return list((await state.ask_processes(question)).values())
+    page = answer_process(question, state.service, state.metrics)
     return [page] if page else []
 
 
