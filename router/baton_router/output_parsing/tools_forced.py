@@ -6,21 +6,16 @@ the object of its arguments. The schemas that demand this stand here, beside the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.schema_patterns import NAMED
 from baton_router.output_parsing.delta_writer import ChooseId, random_call_id
 from baton_router.output_parsing.json_call import JsonCallList
 from baton_router.output_parsing.json_scanner import JsonScanner
 from baton_router.output_parsing.output_parser import OutputDelta, Tool
+from baton_router.output_parsing.schema_places import moved_schema
 from baton_router.output_parsing.tool_parser import ToolParser
-
-_OF_VALUES: Final = ("const", "default", "enum", "examples")
-"""Keywords whose values are no schemas."""
-_OF_NAMED_SCHEMAS: Final = NAMED | {"dependencies"}
-"""Keywords whose values are objects of schemas."""
 
 
 class RequiredToolsParser(ToolParser):
@@ -88,7 +83,7 @@ def _call_schema(tool: Tool, name: str, shared: dict[str, Any]) -> dict[str, Any
     """Return the schema of a call; one with references goes to `shared` under `name`."""
     parameters = named_tool_schema(tool)
     place = f"#/$defs/{name}"
-    if (moved := _moved(parameters, place)) != parameters:
+    if (moved := moved_schema(parameters, place)) != parameters:
         shared[name], parameters = moved, {"$ref": place}
     return {
         "type": "object",
@@ -96,26 +91,3 @@ def _call_schema(tool: Tool, name: str, shared: dict[str, Any]) -> dict[str, Any
         "required": ["name", "parameters"],
         "additionalProperties": False,
     }
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """Return a schema whose references into the whole point below `place`.
-
-    A schema with an `$id` is a whole of its own, and names such as `#anchor` hold anywhere.
-    """
-    if isinstance(schema, list):
-        return [_moved(each, place) for each in schema]
-    if not isinstance(schema, Mapping) or isinstance(schema.get("$id"), str):
-        return schema
-    return {keyword: _moved_value(keyword, value, place) for keyword, value in schema.items()}
-
-
-def _moved_value(keyword: str, value: Any, place: str) -> Any:
-    """Return the value of one keyword of a schema, moved."""
-    if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
-        return place + value[1:]
-    if keyword in _OF_VALUES:
-        return value
-    if keyword in _OF_NAMED_SCHEMAS and isinstance(value, Mapping):
-        return {name: _moved(schema, place) for name, schema in value.items()}
-    return _moved(value, place)
