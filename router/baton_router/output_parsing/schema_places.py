@@ -1,7 +1,8 @@
 """Moves JSON schemas into others, where their references into themselves point to the new place.
 
 Names that hold in a whole schema, `$anchor` and the `$id` at the top, are left out and references to them
-become pointers: two schemas in one may have the same names. A schema within with an `$id` is a whole of its own.
+become pointers: two schemas in one may have the same names. A schema within that has an `$id` is a whole of
+its own.
 """
 
 from __future__ import annotations
@@ -22,9 +23,23 @@ def moved_schema(schema: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return a whole schema as it is at `place`, a pointer such as `#/$defs/a`."""
     base = schema.get("$id")
     inner = {keyword: value for keyword, value in schema.items() if keyword != "$id"}
-    if not isinstance(base, str) or _has_wholes(inner):  # relative references are resolved by the base
-        return dict(schema) if isinstance(base, str) else _Move(inner, place, "").result
+    if not isinstance(base, str):
+        return _Move(schema, place, "").result
+    if any(True for _ in wholes_within(inner)):  # relative references to them are resolved by the base
+        return dict(schema)
     return _Move(inner, place, base.removesuffix("#")).result
+
+
+def wholes_within(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The schemas with an `$id` within one, itself included, each after that."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from wholes_within(each)
+    elif isinstance(schema, Mapping):
+        if _is_whole(schema):
+            yield schema["$id"], schema
+        for keyword, value in schema.items():
+            yield from wholes_within(value if keyword not in _OF_VALUES else ())
 
 
 class _Move:
@@ -80,14 +95,6 @@ def _anchors(schema: Any, place: str) -> Iterator[tuple[str, str]]:
                     yield from _anchors(inner, f"{place}/{keyword}/{_escaped(name)}")
             elif keyword not in _OF_VALUES:
                 yield from _anchors(value, f"{place}/{keyword}")
-
-
-def _has_wholes(schema: Any) -> bool:
-    if isinstance(schema, list):
-        return any(map(_has_wholes, schema))
-    if not isinstance(schema, Mapping):
-        return False
-    return _is_whole(schema) or any(map(_has_wholes, schema.values()))
 
 
 def _is_whole(schema: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ the object of its arguments. The schemas that demand this stand here, beside the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baton_core.errors import InvalidRequestError
@@ -14,7 +14,7 @@ from baton_router.output_parsing.delta_writer import ChooseId, random_call_id
 from baton_router.output_parsing.json_call import JsonCallList
 from baton_router.output_parsing.json_scanner import JsonScanner
 from baton_router.output_parsing.output_parser import OutputDelta, Tool
-from baton_router.output_parsing.schema_places import moved_schema
+from baton_router.output_parsing.schema_places import moved_schema, wholes_within
 from baton_router.output_parsing.tool_parser import ToolParser
 
 
@@ -63,11 +63,12 @@ def required_tools_schema(tools: Sequence[Tool]) -> dict[str, Any]:
     A tool's schema with references into itself stands in `$defs`: xgrammar follows none through lists.
 
     Raises:
-        InvalidRequestError: a tool's schema is nested too deeply.
+        InvalidRequestError: a tool's schema is nested too deeply, or two schemas in them have one `$id`.
     """
     shared: dict[str, Any] = {}
     try:
         calls = [_call_schema(tool, f"tool_{number}", shared) for number, tool in enumerate(tools)]
+        _check_ids([*calls, *shared.values()])
     except RecursionError:
         raise InvalidRequestError("tools", "nested too deeply", "schemas with fewer levels") from None
     schema = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
@@ -77,6 +78,13 @@ def required_tools_schema(tools: Sequence[Tool]) -> dict[str, Any]:
 def named_tool_schema(tool: Tool) -> dict[str, Any]:
     """Return the JSON schema of the arguments of `tool`, which are an object."""
     return {**(tool.parameters or {"properties": {}}), "type": "object"}
+
+
+def _check_ids(schemas: Sequence[Mapping[str, Any]]) -> None:
+    known: dict[str, Mapping[str, Any]] = {}
+    for name, schema in wholes_within(schemas):
+        if known.setdefault(name, schema) != schema:
+            raise InvalidRequestError("tools", f"$id {name!r} of two schemas", "an $id of one schema")
 
 
 def _call_schema(tool: Tool, name: str, shared: dict[str, Any]) -> dict[str, Any]:

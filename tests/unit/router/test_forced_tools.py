@@ -118,6 +118,53 @@ def test_references_of_tools_are_followed_by_every_library(library: str) -> None
         assert accepts(grammar, json.dumps(calls, separators=(",", ":"))) is is_valid
 
 
+def named(kind: str, reference: str, *, whole: str = "", part: str = "") -> Tool:
+    """A tool of one argument of a type, with the same names whatever the type."""
+    inner = {"$anchor": "a", "type": kind, **({"$id": part} if part else {})}
+    return Tool(
+        name=kind,
+        parameters={
+            **({"$id": whole} if whole else {}),
+            "properties": {"a": {"$ref": reference}},
+            "required": ["a"],
+            "$defs": {"a/b": inner, "list": {"anyOf": [{"$anchor": "c", "type": kind}]}},
+        },
+    )
+
+
+@pytest.mark.parametrize("library", BACKENDS)
+@pytest.mark.parametrize(
+    ("whole", "reference"),
+    [
+        ("", "#c"),
+        ("https://example.com/s", "#c"),
+        ("https://example.com/s", "#/$defs/list"),
+        ("https://example.com/s#", "https://example.com/s#c"),
+    ],
+)
+def test_names_that_two_tools_have_are_those_of_each(library: str, whole: str, reference: str) -> None:
+    schema = required_tools_schema([named(kind, reference, whole=whole) for kind in ("integer", "boolean")])
+    assert "$anchor" not in json.dumps(schema)
+    assert "$id" not in json.dumps(schema)
+    if library == "xgrammar" and reference.endswith("c"):
+        return  # it follows no reference into a list
+    grammar = backends(library).compile(StructuredOutputsParams(json=json.dumps(schema)))
+    for name, value, is_valid in (("integer", 1, True), ("integer", True, False), ("boolean", True, True)):
+        assert accepts(grammar, json.dumps([{"name": name, "parameters": {"a": value}}])) is is_valid
+
+
+def test_a_named_schema_is_pointed_to_by_its_escaped_place() -> None:
+    schema = required_tools_schema([named("integer", "#a")])
+    assert schema["$defs"]["tool_0"]["properties"]["a"] == {"$ref": "#/$defs/tool_0/$defs/a~1b"}
+
+
+def test_two_schemas_of_one_id_within_tools_are_refused() -> None:
+    one, other = (named(kind, "b", whole="https://example.com/s", part="b") for kind in ("integer", "null"))
+    required_tools_schema([one, one])
+    with pytest.raises(InvalidRequestError, match=r"tools is \"\$id 'https.*' of two schemas\"; allowed: an"):
+        required_tools_schema([one, other])
+
+
 def test_a_schema_without_a_type_is_one_of_an_object() -> None:
     properties = {"properties": {"a": {"type": "string"}}}
     assert named_tool_schema(Tool(name="f", parameters=properties)) == {"type": "object", **properties}
