@@ -105,19 +105,6 @@ async def test_a_response_is_made_stored_and_continued() -> None:
         assert short.incomplete_details.reason == "max_output_tokens"
 
 
-async def test_a_conversation_is_no_larger_than_a_body() -> None:
-    async with responding("Good day.", max_body_bytes=1500) as (client, _):
-        made = await client.responses.create(input="x" * 500)
-        for _ in range(2):
-            made = await client.responses.create(input="x" * 300, previous_response_id=made.id)
-        allowed = "with [0-9]+ bytes of items so far; allowed: 1500 .--max-body-bytes.: begin another"
-        with pytest.raises(
-            openai.APIStatusError, match=f"previous_response_id is {made.id!r}, {allowed}"
-        ) as refused:
-            await client.responses.create(input="x", previous_response_id=made.id)
-        assert (refused.value.status_code, refused.value.param) == (413, "previous_response_id")
-
-
 async def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
     async with responding("<think>Hm.</think>" + CALL, tokens_at_once=2, **PARSERS) as (client, chat):
         asked: dict[str, Any] = {"model": "tiny", "input": "Weather?", "tools": [WEATHER]}

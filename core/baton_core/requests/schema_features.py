@@ -17,6 +17,7 @@ from baton_core.requests.regex_syntax import RegexError, parse_regex
 from baton_core.requests.schema_numbers import (
     BOUNDS,
     XGRAMMAR_DECIMALS,
+    float_counts,
     has_short_number,
     is_float,
     is_int64,
@@ -164,6 +165,8 @@ def _unkept_value(part: dict[str, Any]) -> str | None:
     for value in listed_numbers(part):
         if isinstance(value, int) and not is_int64(value):
             return f"the integer {value} beyond 64 bits"
+    for keyword in float_counts(part):
+        return f"{keyword!r} of {part[keyword]!r}"
     first = part.get("prefixItems")
     if isinstance(first, list) and isinstance(most := part.get("maxItems"), int) and most < len(first):
         return "'maxItems' below the number of 'prefixItems'"

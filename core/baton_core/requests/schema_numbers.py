@@ -10,6 +10,9 @@ from math import ceil, floor, inf, isfinite, nextafter, trunc
 from typing import Any, Final
 
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+COUNTS: Final = tuple(
+    f"{end}{things}" for end in ("min", "max") for things in ("Items", "Length", "Properties")
+)
 INT64_END: Final = 2**63
 XGRAMMAR_DECIMALS: Final = 6
 """As many as xgrammar writes of a number with bounds."""
@@ -27,6 +30,14 @@ def number_bounds(schema: dict[str, Any]) -> Iterator[tuple[str, float]]:
         value = schema.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf:
             yield name, value
+
+
+def float_counts(schema: dict[str, Any]) -> Iterator[str]:
+    """The keywords of a schema whose counts are written as floats, such as 2.0."""
+    for name in COUNTS:
+        value = schema.get(name)
+        if isinstance(value, float) and value.is_integer():
+            yield name
 
 
 def listed_numbers(schema: dict[str, Any]) -> Iterator[float]:
@@ -68,7 +79,7 @@ def has_short_number(schema: dict[str, Any]) -> bool:
 
 
 def narrow_to_guidance(schema: dict[str, Any]) -> None:
-    """Replace bounds that llguidance cannot hold, by the nearest within them that it can.
+    """Replace bounds that llguidance cannot hold, by the nearest within them that it can, and counts as 2.0.
 
     Raises:
         ValueError: `const` or `enum` has an integer that its process would not survive.
@@ -76,6 +87,7 @@ def narrow_to_guidance(schema: dict[str, Any]) -> None:
     for value in listed_numbers(schema):
         if isinstance(value, int) and is_int64(value) and value < -_GUIDANCE_END:
             raise ValueError(f"{value} in 'const' or 'enum', where the least integer is {-_GUIDANCE_END}")
+    schema.update({name: int(schema[name]) for name in float_counts(schema)})
     bounds = dict(number_bounds(schema))
     narrowed = {name: _narrowed(name, value) for name, value in bounds.items()}
     if not _has_range(narrowed):  # xgrammar may keep to it

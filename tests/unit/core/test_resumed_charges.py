@@ -7,7 +7,7 @@ import pytest
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext
 from baton_router.core.admission.admission import AdmissionConfig
-from baton_router.core.admission.broken_calls import MAX_RESUMPTIONS, BrokenCalls, Charge
+from baton_router.core.admission.broken_calls import MAX_RESUMPTIONS, BrokenCalls, Spent
 from baton_router.core.admission.rate_limits import RateLimit
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.router_events import ClientGone, FailRequest, Submit
@@ -72,15 +72,15 @@ def test_a_call_is_resumed_for_nothing_so_often_and_the_oldest_are_forgotten() -
     for number in range(MAX_RESUMPTIONS):
         charge = calls.resume("a", "r")
         assert charge == (
-            Charge(num_requests=1, num_tokens=7, num_resumptions=number - 1) if number else Charge()
+            Spent(num_requests=1, num_tokens=7, num_resumptions=number - 1) if number else Spent()
         )
         calls.add("a", "r", charge, 7)
-    assert calls.charge("a", "r").num_resumptions == MAX_RESUMPTIONS - 1
+    assert calls.spent("a", "r").num_resumptions == MAX_RESUMPTIONS - 1
     calls.add("a", "r", calls.resume("a", "r"), 7)
-    assert calls.charge("a", "r") == Charge()
+    assert calls.spent("a", "r") == Spent()
     for name in ("x", "y", "z"):
-        calls.add("a", name, Charge(), 1)
-    assert [calls.charge("a", name).num_requests for name in ("x", "y", "z")] == [0, 1, 1]
+        calls.add("a", name, Spent(), 1)
+    assert [calls.spent("a", name).num_requests for name in ("x", "y", "z")] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("num_breaks", [1, MAX_RESUMPTIONS])

@@ -178,6 +178,17 @@ def test_numbers_of_many_digits_are_written_in_full(schema: dict[str, Any], good
 
 
 @pytest.mark.parametrize("backend", ["auto", "guidance"])
+def test_counts_may_be_written_as_floats(backend: str) -> None:
+    for schema, good, bad in (
+        ({"type": "array", "items": {"const": 1}, "minItems": 2.0, "maxItems": 2.0}, "[1, 1]", "[1]"),
+        ({"type": "string", "minLength": 1.0, "maxLength": 2.0}, '"ab"', '""'),
+    ):
+        grammar = library(backend).compile(StructuredOutputsParams(json=json.dumps(schema)))
+        assert accepts(grammar, good)
+        assert not accepts(grammar, bad)
+
+
+@pytest.mark.parametrize("backend", ["auto", "guidance"])
 def test_formats_that_no_library_knows_allow_every_string(backend: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "path"}}, "required": ["a"]}
     grammar = library(backend).compile(StructuredOutputsParams(json=json.dumps(schema)))

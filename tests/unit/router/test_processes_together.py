@@ -1,4 +1,4 @@
-"""What the dashboard shows of several processes of a router is of all of them."""
+"""The dashboard shows the counts of all processes of a router together."""
 
 from __future__ import annotations
 

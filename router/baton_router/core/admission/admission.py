@@ -16,7 +16,7 @@ from baton_core.requests.spending import Spending
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
 from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
-from baton_router.core.admission.broken_calls import BrokenCalls, Charge
+from baton_router.core.admission.broken_calls import BrokenCalls, Spent
 from baton_router.core.admission.drain_rate import DrainRate
 from baton_router.core.admission.output_forecast import OutputForecast
 from baton_router.core.admission.rate_limits import Rate, RateLimit, RateLimits
@@ -49,8 +49,8 @@ class _Request:
     """Prompt and expected output."""
     call: str
     """As in `Submit`."""
-    charged_before: Charge
-    """The charge of the call that it resumes."""
+    spent_before: Spent
+    """The spending of the call that it resumes."""
     was_placed: bool = False
 
 
@@ -79,9 +79,9 @@ class Admission:
     ) -> Refusal | None:
         """Refuse requests that exceed the tenant's rate limits together; None if they are accepted.
 
-        `call` is as in `Submit`; a call that is resumed is examined for what it has not been charged for.
+        `call` is as in `Submit`; a call that is resumed is examined for what it has not spent yet.
         """
-        before = self._broken_calls.charge(tenant, call)
+        before = self._broken_calls.spent(tenant, call)
         num_requests = len(specs) - before.num_requests
         num_tokens = sum(self._num_tokens(tenant, spec) for spec in specs) - before.num_tokens
         shortage = self._limits.shortage(now, tenant, num_tokens, num_requests) if specs else None
@@ -122,7 +122,7 @@ class Admission:
             gate=gate,
             num_tokens=num_tokens,
             call=call,
-            charged_before=before,
+            spent_before=before,
         )
         return gate
 
@@ -181,7 +181,7 @@ class Admission:
             self._drain.note(now, is_busy=bool(self.queue))
         tenant, spec = request.context.tenant, request.spec
         num_prompt_tokens = len(spec.prompt_token_ids) if request.was_placed else 0
-        before = request.charged_before
+        before = request.spent_before
         num_tokens = max(before.num_tokens, num_prompt_tokens + num_output_tokens)
         self._limits.spend(now, tenant, num_tokens=num_tokens - request.num_tokens)
         if not is_finished:

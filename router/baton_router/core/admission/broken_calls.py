@@ -1,4 +1,4 @@
-"""The charges of calls that broke off: a client that resumes one is not charged for the same again."""
+"""Calls that broke off, and their spending: a client that resumes one is not charged for it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_CALLS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Spent:
     """The part of its tenant's rate limits that a call has used before it is submitted."""
 
     num_requests: int = 0
@@ -20,7 +20,7 @@ class Charge:
     num_resumptions: int = 0
 
 
-_NOTHING: Final = Charge()
+_NOTHING: Final = Spent()
 
 
 class BrokenCalls:
@@ -28,23 +28,23 @@ class BrokenCalls:
 
     def __init__(self, max_calls: int = _MAX_CALLS) -> None:
         self._max_calls = max_calls
-        self._charges: OrderedDict[tuple[str, str], Charge] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, str], Spent] = OrderedDict()
 
-    def charge(self, tenant: str, call: str) -> Charge:
-        """Return what a call has been charged; nothing where it is new, or was resumed too often."""
-        return self._charges.get((tenant, call), _NOTHING)
+    def spent(self, tenant: str, call: str) -> Spent:
+        """Return what a call has spent; nothing where it is new, or was resumed too often."""
+        return self._spent.get((tenant, call), _NOTHING)
 
-    def resume(self, tenant: str, call: str) -> Charge:
+    def resume(self, tenant: str, call: str) -> Spent:
         """Return the same, and forget it until the call breaks again."""
-        return self._charges.pop((tenant, call), _NOTHING)
+        return self._spent.pop((tenant, call), _NOTHING)
 
-    def add(self, tenant: str, call: str, before: Charge, num_tokens: int) -> None:
-        """Note a call that broke with this charge, of which it had some before; without a name it is over."""
+    def add(self, tenant: str, call: str, before: Spent, num_tokens: int) -> None:
+        """Note the tokens of a call that broke, and what it had spent before; one without a name is over."""
         num_resumptions = before.num_resumptions + bool(before.num_requests)
         if not call or num_resumptions >= MAX_RESUMPTIONS:
             return
-        self._charges[tenant, call] = Charge(
+        self._spent[tenant, call] = Spent(
             num_requests=1, num_tokens=num_tokens, num_resumptions=num_resumptions
         )
-        if len(self._charges) > self._max_calls:
-            self._charges.popitem(last=False)
+        if len(self._spent) > self._max_calls:
+            self._spent.popitem(last=False)
