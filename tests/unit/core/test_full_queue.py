@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from baton_core.errors import ErrorCode
 from baton_core.fair_queue import FairQueue
 from baton_router.core.router_events import HoldDispatch
 from tests.unit.core.routers import refused
@@ -42,6 +43,12 @@ def test_a_call_that_waits_for_nobody_is_not_refused_for_its_size() -> None:
     client.feed(HoldDispatch(why="an operator paused it"))
     submit_call(client, "b", 2)
     assert refusal(client).message.startswith("0 requests wait for a worker; with the 2 of this call")
+
+
+def test_a_call_that_no_worker_could_take_is_not_refused_for_its_size() -> None:
+    client = make_client(max_queued_requests=1)
+    submit_call(client, "a", 5)
+    assert refusal(client, ErrorCode.UNAVAILABLE).request_id == "a0"
 
 
 def test_a_call_that_the_router_has_no_room_for_is_refused_before_any_of_its_prompts() -> None:

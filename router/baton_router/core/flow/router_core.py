@@ -266,8 +266,8 @@ class RouterCore:
         num_requests, limit = max(1, len(examined)), self._config.max_num_requests
         if len(self._flows) + num_requests > limit:
             return self.admission.refuse_full(len(self._flows), num_requests, limit)
-        tenant, all_wait = event.context.tenant, self.is_held or not self.fleet.is_ready
-        if all_wait or self.admission.num_waiting:
+        tenant = event.context.tenant
+        if self.is_held or (self.admission.num_waiting and self.fleet.is_ready):
             refusal = self.admission.examine_wait(now, examined, tenant)
             if refusal is not None:
                 return refusal
