@@ -121,6 +121,7 @@ class GptOssReasoningParser(ReasoningParser):
     start_text: ClassVar[str] = "<|channel|>analysis<|message|>"
     end_text: ClassVar[str] = "<|end|><|start|>assistant<|channel|>final<|message|>"
     may_end: ClassVar[bool] = True
+    thought_ends: ClassVar[tuple[str, ...]] = _CLOSING
 
     def __init__(self, answer: OutputParser, **options: Any) -> None:
         super().__init__(answer, **options)

@@ -26,6 +26,8 @@ class ReasoningParser(OutputParser):
     may_end: ClassVar[bool] = False
     """True if outputs may end before `end_text`, as with a call in a message of its own."""
     always_starts_inside: ClassVar[bool] = False
+    thought_ends: ClassVar[tuple[str, ...]] = ()
+    """Texts that end one of several thoughts; empty where `end_text` alone does."""
 
     def __init__(
         self,

@@ -74,8 +74,8 @@ def warn_of_split_markers(tokenizer: Tokenizer, markers: ReasoningMarkers | None
         first, *others = tokenizer.encode(text, add_special_tokens=False)
         if others and not (tokenizer.added_text(first) and tokenizer.added_text(others[-1])):
             _log.warning(
-                "%r, which marks reasoning, is %d tokens of this model: budgets, structured outputs and "
-                "counts of tokens may miss it",
+                "%r, which marks reasoning, is %d tokens of this model: budgets and structured outputs may "
+                "miss it",
                 text,
                 1 + len(others),
             )

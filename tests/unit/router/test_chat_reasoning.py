@@ -12,7 +12,12 @@ import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_router.http.chat.output_parsers import ReasoningUse, find_reasoning, markers_of
+from baton_router.http.chat.output_parsers import (
+    ReasoningCounter,
+    ReasoningUse,
+    find_reasoning,
+    markers_of,
+)
 from baton_router.output_parsing.output_parser import ParsedOutput, PlainParser, collect
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.process.http_settings import HttpSettings
@@ -237,3 +242,29 @@ def test_tokens_between_the_markers_are_counted(
         for part in re.split("(</?think>)", output):
             counter.add(encode(tokenizer, part))
         assert counter.num_tokens == len(encode(tokenizer, thought))
+
+
+def test_markers_that_merge_with_the_text_beside_them_end_a_thought() -> None:
+    pieces = (b"", b"one", b" two", b".</", b"think", b">\n", b"three", b"</think><think>", b"\xc3", b"\xa9")
+    counter = ReasoningCounter(pieces.__getitem__, "<think>", ["</think>"], is_inside=True)
+    counter.add([0, 1, 2])
+    assert counter.num_tokens == 3
+    counter.add([3, 4, 5])
+    assert counter.num_tokens == 3, "no token with a part of a marker counts"
+    counter.add([6, 6, 7, 8, 9])
+    assert counter.num_tokens == 5, "a second thought counts as well"
+
+
+def test_a_call_after_a_thought_in_harmony_is_no_thought(unmarked: Tokenizer) -> None:
+    parser = find_reasoning_parser("openai_gptoss")
+    reasoning = ReasoningUse(parser=parser, template_arguments={}, thinking=Thinking.BEFORE)
+    header = "<|start|>assistant<|channel|>"
+    for closing in ("<|end|>", "<|return|>", "<|call|>"):
+        counter = reasoning.make_counter(unmarked)
+        counter.add(encode(unmarked, f"<|channel|>analysis<|message|>one two{closing}"))
+        num_thought = counter.num_tokens
+        counter.add(encode(unmarked, f"{header}commentary to=functions.f <|message|>{{}}<|call|>"))
+        assert counter.num_tokens == num_thought == len(encode(unmarked, "one two"))
+        counter.add(encode(unmarked, f"{header}analysis<|message|>one two<|end|>"))
+        counter.add(encode(unmarked, f"{header}final<|message|>one two<|return|>"))
+        assert counter.num_tokens == 2 * num_thought, "each thought counts"

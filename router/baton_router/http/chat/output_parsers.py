@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,9 +35,12 @@ class ReasoningUse:
 
     def make_counter(self, tokenizer: Tokenizer) -> ReasoningCounter:
         """Return the counter of one sequence's reasoning tokens."""
-        texts = (self.parser.start_text, self.parser.end_text)
-        start, end = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
-        return ReasoningCounter(start, end, is_inside=self.thinking is Thinking.INSIDE)
+        return ReasoningCounter(
+            tokenizer.token_bytes,
+            self.parser.start_text,
+            self.parser.thought_ends or (self.parser.end_text,),
+            is_inside=self.thinking is Thinking.INSIDE,
+        )
 
 
 def find_reasoning(
@@ -55,27 +58,49 @@ def find_reasoning(
 
 
 class ReasoningCounter:
-    """Counts the tokens of one sequence that stand between the markers, of one token each or of several."""
+    """Counts the tokens of one sequence that stand between the markers; those with a part of one do not."""
 
-    def __init__(self, start: TokenIds, end: TokenIds, *, is_inside: bool) -> None:
-        """`is_inside`: the sequence begins within the reasoning."""
+    def __init__(
+        self, spell: Callable[[int], bytes], start: str, ends: Sequence[str], *, is_inside: bool
+    ) -> None:
+        """`spell`: returns the bytes of a token; `is_inside`: the sequence begins within the reasoning."""
         self.num_tokens = 0
-        self._markers = ((tuple(start), True), (tuple(end), False))
-        self._num_kept = max(len(start), len(end))
-        self._latest: TokenIds = ()
-        """The latest tokens, since the last marker."""
+        self._spell = spell
+        self._start = start.encode()
+        self._markers = (self._start, *(end.encode() for end in ends))
+        self._most = max(map(len, self._markers)) - 1
+        """Bytes that can be the beginning of a marker."""
+        self._latest: list[tuple[bytes, bool]] = []
+        """The latest tokens since the last marker, each with whether it was counted."""
         self._is_inside = is_inside
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Take the next tokens."""
         for token_id in token_ids:
-            self._latest = (*self._latest, token_id)[-self._num_kept :]
             self.num_tokens += self._is_inside
-            for marker, is_start in self._markers:
-                if self._latest[-len(marker) :] == marker:
-                    self.num_tokens -= len(marker) * self._is_inside
-                    self._is_inside, self._latest = is_start, ()
-                    break
+            if piece := self._spell(token_id):
+                self._latest.append((piece, self._is_inside))
+            text = b"".join(piece for piece, _ in self._latest)
+            while found := self._first_marker(text):
+                text = self._pass(text, *found)
+            while self._latest and len(text) - len(self._latest[0][0]) >= self._most:
+                text = text[len(self._latest.pop(0)[0]) :]
+
+    def _first_marker(self, text: bytes) -> tuple[int, bytes] | None:
+        found = ((text.find(marker), marker) for marker in self._markers)
+        return min(((at, marker) for at, marker in found if at >= 0), default=None)
+
+    def _pass(self, text: bytes, at: int, marker: bytes) -> bytes:
+        """Leave the tokens of a marker at `at` out of the count; return the text after it."""
+        left = len(text)
+        while left > at:
+            piece, is_counted = self._latest.pop()
+            self.num_tokens -= is_counted
+            left -= len(piece)
+        self._is_inside = marker == self._start
+        rest = text[at + len(marker) :]
+        self._latest = [(rest, False)]
+        return rest
 
 
 def read_parsers(settings: HttpSettings, limits: RequestLimits) -> RequestLimits:
