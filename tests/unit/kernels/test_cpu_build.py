@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,8 +69,14 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(f"{compiler}.log")
 
 
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
 @pytest.mark.parametrize("variant", NOT_RUN, ids=lambda variant: variant.name)
-def test_every_variant_compiles_without_a_warning(variant: CpuVariant, tmp_path: Path) -> None:
+def test_every_variant_compiles_without_a_warning(
+    variant: CpuVariant, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    monkeypatch.setenv("CXX", compiler)
     library = build(variant, tmp_path / "cache", extra_flags=("-O0", "-Wall", "-Wextra", "-Werror"))
     assert library.read_bytes()[:4] == b"\x7fELF"
 

@@ -102,8 +102,12 @@ def test_a_struct_that_differs_from_the_build_is_refused_by_name(
         CpuLibrary(build(PLAIN), PLAIN)
 
 
-def test_a_compiler_that_lays_out_structs_otherwise_is_refused(tmp_path: Path) -> None:
-    path = build(PLAIN, tmp_path / "cache", ("-O0", "-fpack-struct=4"))
+def test_a_compiler_that_lays_out_structs_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = f"#pragma pack(push, 4)\n{c_header()}\n#pragma pack(pop)\n"
+    monkeypatch.setattr(cpu_build, "c_header", lambda: packed)
+    path = build(PLAIN, tmp_path / "cache", ("-O0",))
     with pytest.raises(BuildError, match=r"the size of DecodeAttentionArgs is 180 bytes; expected 184"):
         CpuLibrary(path, PLAIN)
 

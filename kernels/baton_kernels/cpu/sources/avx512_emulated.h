@@ -58,6 +58,7 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #undef _mm512_unpacklo_epi8
 #undef _mm512_unpackhi_epi8
 #undef _mm512_shuffle_i32x4
+#undef _mm512_permutexvar_ps
 #undef _mm512_permutexvar_epi16
 #undef _mm512_permutex2var_epi16
 #undef _mm512_permutex2var_epi8
@@ -86,6 +87,7 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #define _mm512_unpacklo_epi8 baton::emulation::unpack_bytes<0>
 #define _mm512_unpackhi_epi8 baton::emulation::unpack_bytes<8>
 #define _mm512_shuffle_i32x4(a, b, order) baton::emulation::shuffle_quarters(a, b, order)
+#define _mm512_permutexvar_ps baton::emulation::permute_floats
 #define _mm512_permutexvar_epi16 baton::emulation::permute_halves
 #define _mm512_permutex2var_epi16 baton::emulation::permute_two
 #define _mm512_permutex2var_epi8 baton::emulation::permute_two_of_bytes
@@ -185,6 +187,13 @@ BATON_INLINE __m512i shuffle_quarters(__m512i a, __m512i b, int order) {
     result[i] = i < 8 ? x[from] : y[from];
   }
   return (__m512i)result;
+}
+
+BATON_INLINE __m512 permute_floats(__m512i index, __m512 values) {
+  const Ints16 at = (Ints16)index;
+  Floats16 result;
+  for (int i = 0; i < 16; ++i) result[i] = values[at[i] & 15];
+  return (__m512)result;
 }
 
 BATON_INLINE __m512i permute_halves(__m512i order, __m512i a) {

@@ -92,7 +92,7 @@ class Nibbles<float> {
         return __builtin_convertvector(codes, Floats) + first;
       } else {
 #if BATON_LANES == 16
-        return __builtin_shuffle(first, codes);
+        return (Floats)_mm512_permutexvar_ps((__m512i)codes, (__m512)first);
 #else
         const Ints upper = codes << 28;   // its sign tells the halves apart
         const Floats looked_up = permute(first, codes);

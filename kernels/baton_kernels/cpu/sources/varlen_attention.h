@@ -215,7 +215,7 @@ inline void mask(Floats* scores, int64_t first, int64_t last) {
   for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane;
   for (int i = 0; i < kVarlenSplit / kLanes; ++i) {
     const Ints keys = lanes + i * kLanes;
-    scores[i] = (keys >= int32_t(first)) & (keys < int32_t(last)) ? scores[i] : splat(-INFINITY);
+    scores[i] = ((keys >= int32_t(first)) & (keys < int32_t(last))) ? scores[i] : splat(-INFINITY);
   }
 }
 

@@ -209,7 +209,7 @@ class PromptTile {
     }
     for (int64_t key = first; key < last; ++key) {
       float* x = scores(i) + key * kTileLanes;
-      store(x, (from <= int32_t(key)) & (behind > int32_t(key)) ? load(x) : splat(-INFINITY));
+      store(x, ((from <= int32_t(key)) & (behind > int32_t(key))) ? load(x) : splat(-INFINITY));
     }
   }
 
