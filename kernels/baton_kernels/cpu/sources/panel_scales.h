@@ -26,27 +26,18 @@ struct ChunkScales {
 
   // Add the sums of kRows rows from `row` on to their totals, [kRows, kPackedPanelWidth].
   template <int kRows>
-  void add(int64_t row, Floats (&sums)[kRows][kPackedVectors], float* totals) const {
-    if (zeros)
-#pragma GCC unroll 8
-      for (int i = 0; i < kPackedVectors; ++i) {
-        const Floats zero = load(zeros + i * kLanes);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) sums[r][i] -= zero * splat(input_sums[(row + r) * num_chunks]);
-      }
-    if (x_scales)
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Floats factor = splat(x_scales[(row + r) * num_x_groups]);
-        for (int i = 0; i < kPackedVectors; ++i) sums[r][i] *= factor;
-      }
+  __attribute__((always_inline)) void add(int64_t row, const Floats (&sums)[kRows][kPackedVectors], float* totals) const {
 #pragma GCC unroll 8
     for (int i = 0; i < kPackedVectors; ++i) {
       const Floats scale = load_either(scales, i * kLanes, has_bfloat16_scales);
+      const Floats zero = zeros ? load(zeros + i * kLanes) : Floats{};
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
+        Floats sum = sums[r][i];
+        if (zeros) sum -= zero * splat(input_sums[(row + r) * num_chunks]);
+        if (x_scales) sum *= splat(x_scales[(row + r) * num_x_groups]);
         float* total = totals + r * kPackedPanelWidth + i * kLanes;
-        store(total, load(total) + sums[r][i] * scale);
+        store(total, load(total) + sum * scale);
       }
     }
   }
