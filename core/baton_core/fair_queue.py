@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
@@ -159,7 +159,7 @@ class FairQueue:
         owner = self._tenants.get(tenant)
         num_own = num_requests
         if owner is not None:
-            num_own += bisect_left(owner.queue, self._place(priority, since_s), key=attrgetter("place"))
+            num_own += bisect_right(owner.queue, self._place(priority, since_s), key=attrgetter("place"))
         others = (len(one.queue) for one in self._tenants.values() if one is not owner)
         return num_own + sum(min(length, num_own) for length in others)
 

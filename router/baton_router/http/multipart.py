@@ -118,7 +118,7 @@ def _part(parameters: bytes) -> Part:
     for name, quoted, plain in _PARAMETER.findall(parameters):
         text = _ESCAPED.sub(r"\1", (quoted or plain).decode(errors="replace"))
         if name.endswith(b"*"):
-            text = unquote(text.rpartition("'")[2])
+            text = unquote(text.split("'", 2)[-1])
         for escaped, character in _QUOTED.items():
             text = text.replace(escaped, character)
         given.setdefault(name.decode().lower(), text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 from baton_core.requests.schema_patterns import NAMED
 
@@ -74,7 +74,7 @@ class _Move:
 
     def _moved_reference(self, reference: str) -> str:
         name, _, fragment = reference.partition("#")
-        if name not in ("", self._base):
+        if name not in ("", self._base) and _joined(self._base, name) != self._base:
             return reference
         if not fragment or fragment.startswith("/"):
             return self._place + fragment
@@ -99,6 +99,14 @@ def _anchors(schema: Any, place: str) -> Iterator[tuple[str, str]]:
 
 def _is_whole(schema: Mapping[str, Any]) -> bool:
     return isinstance(schema.get("$id"), str)
+
+
+def _joined(base: str, reference: str) -> str:
+    """Return a reference from a schema of this name; as it is where it is no address."""
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
 
 
 def _escaped(name: str) -> str:

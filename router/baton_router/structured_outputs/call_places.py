@@ -16,12 +16,19 @@ def parameters_of_calls(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     match schema:
         case {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": [*calls]}}:
-            shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+            shared = schema.get("$defs")
         case _:
             return
     for number, call in enumerate(calls):
         match call:
             case {"properties": {"name": {"enum": [str()]}, "parameters": dict() as parameters}}:
-                yield PLACE_OF_CALL.replace("[]", f"[{number}]"), shared | parameters
+                place = PLACE_OF_CALL.replace("[]", f"[{number}]")
+                yield place, _definitions(parameters, shared) | parameters
             case _:
                 return
+
+
+def _definitions(parameters: dict[str, Any], shared: Any) -> dict[str, Any]:
+    """Return the definition that a call has among those of all calls: each has one of its own at most."""
+    name = str(parameters.get("$ref", "")).removeprefix("#/$defs/")
+    return {"$defs": {name: shared[name]}} if isinstance(shared, dict) and name in shared else {}

@@ -71,3 +71,9 @@ def test_later_requests_of_its_own_key_give_way_to_an_urgent_call(priority: int,
         for number in range(num_requests):
             queue.join(f"{name}{number}", tenant=name, num_tokens=1, since_s=0.0)
     assert queue.length_with("a", 2, priority=priority, since_s=1.0) == length
+
+
+def test_a_call_of_the_same_time_comes_after_the_one_that_joined_last() -> None:
+    queue = FairQueue(10.0)
+    queue.join("a0", tenant="a", num_tokens=1, since_s=1.0)
+    assert queue.length_with("a", 2, priority=0, since_s=1.0) == 3

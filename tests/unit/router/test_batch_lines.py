@@ -117,10 +117,10 @@ def test_a_form_is_read_however_it_is_cut(step: int) -> None:
 def test_a_file_may_have_its_name_in_the_form_of_mail() -> None:
     """.NET's clients write the name twice: encoded as in mail, and in the form that counts."""
     head = b'--b\r\nContent-Disposition: form-data; name="f"'
-    name, plain = b"; filename*=UTF-8''%e2%82%ac%20%22.jsonl", b'; filename="=?utf-8?B?4oKsICIuanNvbmw=?="'
+    name, plain = b"; filename*=UTF-8''%e2%82%ac%20%22's.jsonl", b'; filename="=?utf-8?B?4oKsICIuanNvbmw=?="'
     for given in (name, plain + name, name + plain):
         body = head + given + b"\r\n\r\nx\r\n--b--"
-        assert read_form("multipart/form-data; boundary=b", body, 50) == [("f", '€ ".jsonl', b"x")]
+        assert read_form("multipart/form-data; boundary=b", body, 50) == [("f", "€ \"'s.jsonl", b"x")]
 
 
 HEAD = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'

@@ -16,6 +16,7 @@ from baton_router.output_parsing.tools_forced import (
     named_tool_schema,
     required_tools_schema,
 )
+from baton_router.structured_outputs.call_places import parameters_of_calls
 from baton_router.structured_outputs.grammar_checks import check_structured_outputs
 from tests.unit.engine.expressions import accepts, backends
 from tests.unit.engine.grammars import BACKENDS
@@ -140,6 +141,7 @@ def named(kind: str, reference: str, *, whole: str = "", part: str = "") -> Tool
         ("https://example.com/s", "#c"),
         ("https://example.com/s", "#/$defs/list"),
         ("https://example.com/s#", "https://example.com/s#c"),
+        ("https://example.com/s", "s#c"),
     ],
 )
 def test_names_that_two_tools_have_are_those_of_each(library: str, whole: str, reference: str) -> None:
@@ -151,6 +153,16 @@ def test_names_that_two_tools_have_are_those_of_each(library: str, whole: str, r
     grammar = backends(library).compile(StructuredOutputsParams(json=json.dumps(schema)))
     for name, value, is_valid in (("integer", 1, True), ("integer", True, False), ("boolean", True, True)):
         assert accepts(grammar, json.dumps([{"name": name, "parameters": {"a": value}}])) is is_valid
+
+
+def test_a_tools_schema_is_checked_without_those_of_others() -> None:
+    schema = required_tools_schema([named(kind, "#a") for kind in ("integer", "null")])
+    found = dict(parameters_of_calls(schema))
+    assert [list(parameters["$defs"]) for parameters in found.values()] == [["tool_0"], ["tool_1"]]
+    assert [parameters for _, parameters in parameters_of_calls({**schema, "$defs": None})] == [
+        {"$ref": "#/$defs/tool_0"},
+        {"$ref": "#/$defs/tool_1"},
+    ]
 
 
 def test_a_named_schema_is_pointed_to_by_its_escaped_place() -> None:
