@@ -22,8 +22,8 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 """Lets all tokens that fit a forced text be sampled, not the longest alone."""
 _ADVICE: Final = re.compile(r" Enable '\w+' option.*")
-_OF_SCHEMA: Final = re.compile(r"at 2\(8\): failed to compile JSON schema: (.*)")
-"""Begins messages about a schema that is a whole source; the lines behind repeat it."""
+_OF_SCHEMA: Final = re.compile(r"at 2\(8\): failed to compile JSON schema: (.*?)(?:\n   1 \| |\Z)", re.DOTALL)
+"""Begins messages about a schema that is a whole source; the lines behind repeat that."""
 _ANY_TEXT: Final = "/(?s:.*)/"
 
 

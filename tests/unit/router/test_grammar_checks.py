@@ -46,6 +46,7 @@ WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"json": "NaN"}, "NaN is not JSON"),
     ({"json": "[1]"}, "a JSON schema"),
     ({"json": '{"type": "text"}'}, "what llguidance can read (Invalid type: text)"),
+    ({"json": {"type": "string", "pattern": "\\p{No}\\p{Nope}"}}, "error: Unicode property not found)"),
     ({"json": '{"$ref": "#/$defs/a"}'}, "does not exist"),
     ({"json": '{"$ref": "http://localhost/schema"}'}, "not present in a registry"),
     ({"json": '{"type": "array", "uniqueItems": true}'}, "uniqueItems"),
