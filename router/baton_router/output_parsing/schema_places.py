@@ -39,7 +39,10 @@ def wholes_within(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if _is_whole(schema):
             yield schema["$id"], schema
         for keyword, value in schema.items():
-            yield from wholes_within(value if keyword not in _OF_VALUES else ())
+            if keyword in _OF_NAMED_SCHEMAS and isinstance(value, Mapping):
+                yield from wholes_within(list(value.values()))
+            elif keyword not in _OF_VALUES:
+                yield from wholes_within(value)
 
 
 class _Move:

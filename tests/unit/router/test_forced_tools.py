@@ -177,6 +177,17 @@ def test_two_schemas_of_one_id_within_tools_are_refused() -> None:
         required_tools_schema([one, other])
 
 
+def test_a_schema_of_a_property_named_as_a_keyword_of_values_is_one() -> None:
+    one, other = (
+        Tool(
+            name=kind, parameters={"properties": {"default": {"$id": "https://example.com/s", "type": kind}}}
+        )
+        for kind in ("integer", "null")
+    )
+    with pytest.raises(InvalidRequestError, match=r"\$id 'https.*' of two schemas"):
+        required_tools_schema([one, other])
+
+
 def test_a_schema_without_a_type_is_one_of_an_object() -> None:
     properties = {"properties": {"a": {"type": "string"}}}
     assert named_tool_schema(Tool(name="f", parameters=properties)) == {"type": "object", **properties}
