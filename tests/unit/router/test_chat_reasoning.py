@@ -246,13 +246,21 @@ def test_tokens_between_the_markers_are_counted(
 
 def test_markers_that_merge_with_the_text_beside_them_end_a_thought() -> None:
     pieces = (b"", b"one", b" two", b".</", b"think", b">\n", b"three", b"</think><think>", b"\xc3", b"\xa9")
-    counter = ReasoningCounter(pieces.__getitem__, "<think>", ["</think>"], is_inside=True)
+    counter = ReasoningCounter(pieces.__getitem__, "<think>", ["</think>"], is_inside=True, is_once=False)
     counter.add([0, 1, 2])
     assert counter.num_tokens == 3
     counter.add([3, 4, 5])
     assert counter.num_tokens == 3, "no token with a part of a marker counts"
     counter.add([6, 6, 7, 8, 9])
     assert counter.num_tokens == 5, "a second thought counts as well"
+
+
+def test_an_answer_that_spells_out_the_marker_is_no_second_thought(unmarked: Tokenizer) -> None:
+    parser = find_reasoning_parser("deepseek_r1")
+    reasoning = ReasoningUse(parser=parser, template_arguments={}, thinking=Thinking.INSIDE)
+    counter = reasoning.make_counter(unmarked)
+    counter.add(encode(unmarked, "one two</think>It begins with <think> and has an end."))
+    assert counter.num_tokens == len(encode(unmarked, "one two"))
 
 
 def test_a_call_after_a_thought_in_harmony_is_no_thought(unmarked: Tokenizer) -> None:

@@ -40,6 +40,7 @@ class ReasoningUse:
             self.parser.start_text,
             self.parser.thought_ends or (self.parser.end_text,),
             is_inside=self.thinking is Thinking.INSIDE,
+            is_once=not self.parser.thought_ends,
         )
 
 
@@ -61,9 +62,17 @@ class ReasoningCounter:
     """Counts the tokens of one sequence that stand between the markers; those with a part of one do not."""
 
     def __init__(
-        self, spell: Callable[[int], bytes], start: str, ends: Sequence[str], *, is_inside: bool
+        self,
+        spell: Callable[[int], bytes],
+        start: str,
+        ends: Sequence[str],
+        *,
+        is_inside: bool,
+        is_once: bool,
     ) -> None:
-        """`spell`: returns the bytes of a token; `is_inside`: the sequence begins within the reasoning."""
+        """`spell`: returns the bytes of a token; `is_inside`: the sequence begins within the reasoning;
+        `is_once`: what follows the first end is content, even if it spells out another start.
+        """
         self.num_tokens = 0
         self._spell = spell
         self._start = start.encode()
@@ -73,6 +82,8 @@ class ReasoningCounter:
         self._latest: list[tuple[bytes, bool]] = []
         """The latest tokens since the last marker, each with whether it was counted."""
         self._is_inside = is_inside
+        self._is_once = is_once
+        self._is_over = False
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Take the next tokens."""
@@ -97,7 +108,8 @@ class ReasoningCounter:
             piece, is_counted = self._latest.pop()
             self.num_tokens -= is_counted
             left -= len(piece)
-        self._is_inside = marker == self._start
+        self._is_over |= self._is_once and marker != self._start
+        self._is_inside = marker == self._start and not self._is_over
         rest = text[at + len(marker) :]
         self._latest = [(rest, False)]
         return rest
