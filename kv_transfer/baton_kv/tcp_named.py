@@ -8,12 +8,16 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Final
+
+import zmq
 
 from baton_kv.curve import without_key
 from baton_kv.tcp_connections import File, ProducerConnection
 from baton_kv.tcp_messages import ToConsumer, ToProducer
 from baton_kv.tcp_stream import Place
 
+_SCHEME: Final = "tcp://"
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +58,7 @@ class Lookups:
             found.set_exception(error)
         else:
             shown = f"[{address}]" if family == socket.AF_INET6 else str(address)
-            found.set_result(endpoint.replace(host, shown, 1))
+            found.set_result(_SCHEME + shown + endpoint.removeprefix(_SCHEME + host))
         self._on_done()
 
 
@@ -101,11 +105,11 @@ class NamedProducerConnection:
         """Connect, and send what waits.
 
         Raises:
-            OSError: there is no such host.
+            OSError: there is no such host, or that is no endpoint.
         """
         try:
             connection = self._make(self._found.result())
-        except (OSError, ValueError) as error:
+        except (zmq.ZMQError, OSError, ValueError) as error:
             _log.warning("no way to the KV blocks at %.200r: %s", self._name, error)
             raise ConnectionError(str(error)) from error
         for message in self._unsent:
@@ -115,4 +119,4 @@ class NamedProducerConnection:
 
 
 def _host_of(endpoint: str) -> str:
-    return endpoint.removeprefix("tcp://").partition("#")[0].rpartition(":")[0]
+    return endpoint.removeprefix(_SCHEME).partition("#")[0].rpartition(":")[0]

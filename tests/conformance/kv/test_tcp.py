@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import zmq
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
@@ -23,6 +24,7 @@ from baton_kv.connector import ProducerUnreachableError
 from baton_kv.curve import CurveKeys
 from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.tcp import TcpConnector
+from baton_kv.tcp_named import Lookups, NamedProducerConnection
 from baton_kv.tcp_socket import TcpTimings
 from baton_kv.transfer_thread import TransferThread
 from baton_kv.transport import Listen
@@ -44,6 +46,8 @@ from tests.ipv6 import needs_ipv6
 TIMINGS = TcpTimings(heartbeat_s=0.1, lost_s=0.5, silence_s=0.7, idle_s=0.3)
 HUGE = KVSpec(num_layers=5, num_kv_heads=8, head_dim=64, block_size=512, dtype="float32")
 """Blocks of 10 MiB: two and a half chunks."""
+SLOW = "t"
+"""A host's name that the endpoint's scheme has in it."""
 PATIENT = TcpTimings(lost_s=15.0, silence_s=15.0)
 
 
@@ -183,14 +187,14 @@ def test_a_name_that_takes_long_to_look_up_holds_up_no_other_producer(
     is_found, look_up = threading.Event(), socket.getaddrinfo
 
     def look_up_slowly(host: str, *arguments: Any) -> Any:
-        if host == "slow.example":
+        if host == SLOW:
             assert is_found.wait(20.0)
             host = "127.0.0.1"
         return look_up(host, *arguments)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up_slowly)
     site.make = lambda spec, epoch: TcpConnector(spec, epoch, timings=PATIENT)
-    connector = TcpConnector(SMALL, 1, Listen(advertised_host="slow.example", curve=curve), PATIENT)
+    connector = TcpConnector(SMALL, 1, Listen(advertised_host=SLOW, curve=curve), PATIENT)
     site.exits.callback(connector.close)
     named = Worker(connector, connector.allocate(2), site.workers)
     site.workers.append(named)
@@ -203,6 +207,17 @@ def test_a_name_that_takes_long_to_look_up_holds_up_no_other_producer(
     (done,) = consumer.collect(1)
     assert (done.pull_id, done.error) == (2, "")
     assert torch.equal(consumer.bytes[0], named.bytes[1])
+
+
+def test_a_named_endpoint_that_cannot_be_connected_to_loses_its_pulls_alone() -> None:
+    def refuse(endpoint: str) -> Any:
+        raise zmq.ZMQError(zmq.EINVAL)
+
+    is_found = threading.Event()
+    connection = NamedProducerConnection("tcp://localhost:1#key", Lookups(is_found.set), refuse)
+    assert is_found.wait(20.0)
+    with pytest.raises(ConnectionError, match="Invalid argument"):
+        connection.receive(lambda message, num_bytes: ())
 
 
 def test_a_pull_from_a_host_without_an_address_fails(
