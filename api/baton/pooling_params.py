@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from baton.pydantic_fields import PydanticField
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingTask
 from baton_router.requests.generation import PoolingRequest
@@ -16,7 +17,7 @@ _SCORE = "score"
 TASKS = (*PoolingTask, _SCORE)
 
 
-class PoolingParams(msgspec.Struct, dict=True):
+class PoolingParams(PydanticField, msgspec.Struct, dict=True):
     """How a prompt's hidden states are pooled.
 
     Raises:

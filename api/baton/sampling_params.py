@@ -7,7 +7,7 @@ request is: what a caller changes later changes nothing.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from typing import Any, Final, Self
@@ -16,6 +16,7 @@ import msgspec
 
 from baton.output_constraints import RepetitionDetectionParams, StructuredOutputsParams
 from baton.plain_numbers import plain_numbers
+from baton.pydantic_fields import PydanticField
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params
 from baton_core.requests.sampling_params import RequestOutputKind, check_vocabulary
@@ -57,7 +58,7 @@ class SamplingType(IntEnum):
     RANDOM_SEED = 2
 
 
-class SamplingParams(msgspec.Struct, dict=True):
+class SamplingParams(PydanticField, msgspec.Struct, dict=True):
     """Parameters of requests: how tokens are chosen, when a sequence ends, and what is returned.
 
     Raises:
@@ -132,7 +133,7 @@ class SamplingParams(msgspec.Struct, dict=True):
     watermarking: None = None
     best_of: int | None = None
     """A field that vLLM has given up, and that clients still name."""
-    logits_processors: Sequence[str | Callable[..., Any]] | None = None
+    logits_processors: Sequence[Any] | None = None
     """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
     callables where everything runs in the caller's process."""
     _end_token_ids: set[int] = msgspec.field(default_factory=set)
@@ -291,7 +292,7 @@ class SamplingParams(msgspec.Struct, dict=True):
         check_token_ids("logit_bias", tuple(self.frozen().logit_bias or ()), model_config.get_vocab_size())
 
 
-class BeamSearchParams(msgspec.Struct, dict=True):
+class BeamSearchParams(PydanticField, msgspec.Struct, dict=True):
     """Parameters of `LLM.beam_search`.
 
     Raises:
