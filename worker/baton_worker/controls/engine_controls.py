@@ -130,8 +130,8 @@ class EngineControls:
 def _within_s(command: EngineOperation) -> float:
     """Return the time that each rank has for its answer."""
     match command:
-        case CallWorker(timeout_s=float() | int() as timeout_s):
-            return max(timeout_s, ANSWER_WITHIN_S)
+        case CallWorker(timeout_s=float() | int() as timeout_s) | ApplyModel(timeout_s=float() as timeout_s):
+            return max(ANSWER_WITHIN_S, timeout_s)
         case CallWorker() | ApplyModel():
             return math.inf
         case _:

@@ -51,6 +51,8 @@ class ApplyModel:
 
     function: Callable[..., Any] | str
     """Or its dotted name, `package.module:function`."""
+    timeout_s: float | None = None
+    """As that of `CallWorker`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

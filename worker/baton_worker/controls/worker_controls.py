@@ -61,7 +61,9 @@ class WorkerControls:
 
 def _command(asked: RunControl) -> EngineOperation:
     command = decode_control(asked.action, asked.argument_json)
-    return replace(command, timeout_s=asked.timeout_s) if isinstance(command, CallWorker) else command
+    if isinstance(command, CallWorker | ApplyModel):
+        return replace(command, timeout_s=asked.timeout_s)
+    return command
 
 
 def _refuse_functions(command: EngineOperation) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX
 from typing import Any, Final, TypeVar
 
 import torch
@@ -320,7 +320,7 @@ class RankGroup:
         for one, queue in zip(self._followers, queues, strict=True):
             answer = None
             try:
-                answer = queue.get(timeout=None if within_s == math.inf else within_s)
+                answer = queue.get(timeout=min(within_s, TIMEOUT_MAX))
             except Empty:
                 self._watch.lose(one, f"it has not answered within {within_s:g} s")
             if answer is None:
