@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 
 from baton_core.errors import InvalidRequestError
@@ -64,7 +63,6 @@ class KnownAdapters:
         self._read: dict[LoRARequest, tuple[str, Adapter]] = {}
         """By name: the folder as it was given, and the adapter."""
         self._pinned: set[int] = set()
-        """Ids."""
 
     @property
     def ids(self) -> set[int]:
@@ -72,12 +70,12 @@ class KnownAdapters:
         return {request.lora_int_id for request in self._read}
 
     @property
-    def pinned(self) -> frozenset[str]:
-        """Digests of the adapters that are pinned."""
-        return self._digests(self._pinned)
+    def pinned(self) -> frozenset[int]:
+        """Ids of the adapters that are pinned."""
+        return frozenset(self._pinned)
 
-    def with_pinned(self, lora_int_id: int) -> frozenset[str]:
-        """Return the digests of the adapters that are pinned, with those of one more id.
+    def with_pinned(self, lora_int_id: int) -> frozenset[int]:
+        """Return the ids of the adapters that are pinned, with one more.
 
         Raises:
             InvalidRequestError: no adapter has this id.
@@ -85,7 +83,7 @@ class KnownAdapters:
         if lora_int_id not in self.ids:
             allowed = ", ".join(map(str, sorted(self.ids))) or "none, as no adapter was added"
             raise InvalidRequestError("lora_id", lora_int_id, allowed)
-        return self._digests({*self._pinned, lora_int_id})
+        return self.pinned | {lora_int_id}
 
     def pin(self, lora_int_id: int) -> None:
         """Note that the adapters of an id are pinned."""
@@ -98,9 +96,6 @@ class KnownAdapters:
         for request in found:
             del self._read[request]
         return bool(found)
-
-    def _digests(self, ids: Set[int]) -> frozenset[str]:
-        return frozenset(adapter.digest for _, adapter in self._read.values() if adapter.number in ids)
 
     def find(self, request: LoRARequest | None) -> Adapter | None:
         """Return the adapter of a request; its folder is read when its name comes first, or with another id.

@@ -190,6 +190,7 @@ def test_an_engine_wakes_though_the_folder_of_an_adapter_has_changed(
 def test_a_pinned_adapter_stays_until_it_is_removed(cases: tuple[Path, list[Case]]) -> None:
     model, (_, one, two, _) = cases
     assert one[0] is not None
+    assert two[0] is not None
     with LLM(str(model), enable_lora=True, max_loras=1, **SIZES) as llm:
         engine = llm.llm_engine
         with pytest.raises(InvalidRequestError, match="lora_id is 1; allowed: none"):
@@ -204,6 +205,8 @@ def test_a_pinned_adapter_stays_until_it_is_removed(cases: tuple[Path, list[Case
         llm.sleep(level=1)
         llm.wake_up()
         assert generate(llm, [one]) == [one[2]]
+        anew = LoRARequest("adapter-1", 1, two[0].lora_path, load_inplace=True)
+        assert generate(llm, [(anew, *two[1:])]) == [two[2]]
         assert engine.remove_lora(1)
         assert generate(llm, [two]) == [two[2]]
 

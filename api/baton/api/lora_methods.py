@@ -31,7 +31,7 @@ class LoRAMethods:
         """Forget an adapter, pinned or not; False where no id is that. Its running requests go on."""
         pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
         if pinned:
-            self.control(PinAdapters(digests=self.requests.adapters.pinned))
+            self.control(PinAdapters(numbers=self.requests.adapters.pinned))
         return is_found
 
     def list_loras(self) -> set[int]:
@@ -45,7 +45,7 @@ class LoRAMethods:
             InvalidRequestError: no adapter has this id, others are pinned in all places of `max_cpu_loras`,
                 or the engine has workers of its own.
         """
-        self.control(PinAdapters(digests=self.requests.adapters.with_pinned(lora_id)))
+        self.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
         self.requests.adapters.pin(lora_id)
         return True
 
@@ -64,7 +64,7 @@ class AsyncLoRAMethods:
         """As `LoRAMethods.remove_lora`."""
         pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
         if pinned:
-            await self._executor.control(PinAdapters(digests=self.requests.adapters.pinned))
+            await self._executor.control(PinAdapters(numbers=self.requests.adapters.pinned))
         return is_found
 
     async def list_loras(self) -> set[int]:
@@ -73,6 +73,6 @@ class AsyncLoRAMethods:
 
     async def pin_lora(self, lora_id: int) -> bool:
         """As `LoRAMethods.pin_lora`."""
-        await self._executor.control(PinAdapters(digests=self.requests.adapters.with_pinned(lora_id)))
+        await self._executor.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
         self.requests.adapters.pin(lora_id)
         return True

@@ -96,9 +96,9 @@ class CorePair:
         """Drop the adapters that are loaded and that no request uses."""
         self._work(self._worker.preparations.adapters.drop_idle())
 
-    def pin_adapters(self, digests: frozenset[str]) -> None:
+    def pin_adapters(self, numbers: frozenset[int]) -> None:
         """Keep these adapters loaded, as `AdapterCache.pin` does."""
-        self._worker.preparations.adapters.pin(digests)
+        self._worker.preparations.adapters.pin(numbers)
 
     def require_place(self, adapter: Adapter | None) -> None:
         """Refuse an adapter while others are pinned in all places.

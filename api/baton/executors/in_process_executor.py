@@ -161,8 +161,8 @@ class InProcessExecutor:
                     self._cores.drop_adapters()
                 self._forget_blocks()
                 return answers
-            case PinAdapters(digests=digests):
-                self._cores.pin_adapters(digests)
+            case PinAdapters(numbers=numbers):
+                self._cores.pin_adapters(numbers)
                 return [True]
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
                 return self._update_weights(command)

@@ -18,7 +18,10 @@ from baton_worker.core.worker_request import check_request
 from tests.builders import make_request, make_worker_config
 from tests.unit.core.workers import Worker, make_worker
 
-A, B, C = (Adapter(name=name, digest=name * 64, path=f"/{name}") for name in "abc")
+A, B, C = (
+    Adapter(name=name, digest=name * 64, path=f"/{name}", number=number)
+    for number, name in enumerate("abc", 1)
+)
 
 
 def make_spec(request_id: str, adapter: Adapter | None) -> RequestSpec:
@@ -139,16 +142,16 @@ def test_a_pinned_adapter_gives_way_to_none_unless_all_are() -> None:
     for adapter, request_id in ((A, "one"), (B, "two")):
         cache.end(AdapterLoaded(digest=adapter.digest))
         cache.drop(request_id)
-    cache.pin(frozenset({A.digest}))
+    cache.pin(frozenset({1}))
     assert begun(cache, ("three", C)) == [DropAdapter(digest=B.digest), LoadAdapter(adapter=C)]
     cache.end(AdapterLoaded(digest=C.digest))
     cache.begin(0.0, "four", B)
-    cache.pin(frozenset({A.digest, C.digest}))
+    cache.pin(frozenset({1, 3}))
     assert cache.advance(0.0, frozenset())[0] == [DropAdapter(digest=A.digest), LoadAdapter(adapter=B)]
     with pytest.raises(InvalidRequestError, match="lora_request is 'b'; allowed: the adapters that"):
         cache.require_place(B)
     cache.require_place(A)
     with pytest.raises(InvalidRequestError, match="pinned adapters is 3; allowed: 2, as max_cpu_loras"):
-        cache.pin(frozenset("abc"))
+        cache.pin(frozenset({1, 2, 3}))
     cache.pin(frozenset())
     cache.require_place(B)

@@ -106,9 +106,9 @@ class CheckAdapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinAdapters:
-    """Keep these LoRA adapters loaded, and no longer those that were pinned before."""
+    """Keep the LoRA adapters of these ids loaded, and no longer those that were pinned before."""
 
-    digests: frozenset[str]
+    numbers: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

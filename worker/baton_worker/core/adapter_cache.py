@@ -48,7 +48,8 @@ class AdapterCache:
         """Loads that were given up and not answered yet, by digest: their answers come first."""
         self.load_s = 0.0
         """Time that the last one took to load; 0 before the first."""
-        self._pinned: frozenset[str] = frozenset()
+        self._pinned: frozenset[int] = frozenset()
+        """Numbers of adapters, which may be loaded anew with other weights."""
         self._digests: dict[str, str] = {}
         """The adapter of each open request that has one."""
 
@@ -72,15 +73,15 @@ class AdapterCache:
         """Digests of the adapters that are being loaded."""
         return tuple(digest for digest, entry in self._entries.items() if not entry.is_loaded)
 
-    def pin(self, digests: frozenset[str]) -> None:
-        """Keep these adapters loaded, once they are, and no longer those that were pinned before.
+    def pin(self, numbers: frozenset[int]) -> None:
+        """Keep adapters loaded, once they are, by their numbers, and no longer those that were pinned before.
 
         Raises:
             InvalidRequestError: there are not so many places.
         """
-        if len(digests) > self._most:
-            raise InvalidRequestError("pinned adapters", len(digests), f"{self._most}, as max_cpu_loras says")
-        self._pinned = digests
+        if len(numbers) > self._most:
+            raise InvalidRequestError("pinned adapters", len(numbers), f"{self._most}, as max_cpu_loras says")
+        self._pinned = numbers
 
     def require_place(self, adapter: Adapter) -> None:
         """Refuse an adapter while others are pinned in all places.
@@ -88,7 +89,7 @@ class AdapterCache:
         Raises:
             InvalidRequestError: naming it.
         """
-        if len(self._pinned) >= self._most and adapter.digest not in self._pinned:
+        if len(self._pinned) >= self._most and adapter.number not in self._pinned:
             allowed = f"the adapters that are pinned in all {self._most} places of max_cpu_loras"
             raise InvalidRequestError("lora_request", adapter.name, allowed)
 
@@ -194,11 +195,10 @@ class AdapterCache:
 
     def _idle(self, in_flight: Set[str]) -> str | None:
         """Return the adapter that nobody has used for the longest time; None while all are in use."""
-        idle = [
-            digest
-            for digest, entry in self._entries.items()
-            if entry.is_loaded and not entry.users and digest not in in_flight
-        ]
-        if self._entries.keys() <= self._pinned:
-            return next(iter(idle), None)
-        return next((digest for digest in idle if digest not in self._pinned), None)
+        others = {
+            one: entry for one, entry in self._entries.items() if entry.adapter.number not in self._pinned
+        }
+        for digest, entry in (others or self._entries).items():
+            if entry.is_loaded and not entry.users and digest not in in_flight:
+                return digest
+        return None
