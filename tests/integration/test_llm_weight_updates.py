@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from baton import LLM
+from baton.vllm_alias.weight_transfer import WeightTransferInitRequest
 from baton_core.errors import (
     BatonError,
     InvalidConfigError,
@@ -243,7 +243,7 @@ def test_a_name_that_comes_twice_in_an_update_is_refused(llm: LLM) -> None:
 def test_requests_of_vllms_classes_are_read_and_other_ways_of_the_weights_refused(llm: LLM) -> None:
     nccl = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2}
     with pytest.raises(InvalidRequestError, match="neither NCCL nor IPC"):
-        llm.init_weight_transfer_engine(SimpleNamespace(init_info=nccl))
+        llm.init_weight_transfer_engine(WeightTransferInitRequest(nccl))
     with pytest.raises(InvalidRequestError, match="an object whose update_info is an object"):
         llm.update_weights({"init_info": {}})
     with pytest.raises(InvalidRequestError, match="is_checkpoint_format is False; allowed: True"):

@@ -40,13 +40,14 @@ MODULES: Final[dict[str, dict[str, str]]] = {
             "SchedulerConfig StructuredOutputsConfig VllmConfig"
         ),
         "baton_worker.kv_events.kv_events_config": "KVEventsConfig",
-        "types": "CompilationConfig=SimpleNamespace WeightTransferConfig=SimpleNamespace",
+        "types": "CompilationConfig=SimpleNamespace",
+        _WEIGHT_TRANSFER: "WeightTransferConfig",
     },
     "vllm.distributed": _PARALLEL_STATE,
     "vllm.distributed.parallel_state": _PARALLEL_STATE,
     "vllm.distributed.weight_transfer": {},
     "vllm.distributed.weight_transfer.base": {
-        "types": ("WeightTransferInitRequest=SimpleNamespace WeightTransferUpdateRequest=SimpleNamespace")
+        _WEIGHT_TRANSFER: "WeightTransferInitRequest WeightTransferUpdateRequest"
     },
     "vllm.distributed.weight_transfer.nccl_common": {_WEIGHT_TRANSFER: "trainer_init"},
     "vllm.distributed.weight_transfer.packed_tensor": {_WEIGHT_TRANSFER: "packed_nccl_broadcast_producer"},

@@ -1,10 +1,33 @@
-"""Functions of vLLM by which a trainer sends weights over NCCL: trainers import them, and may call none."""
+"""Names of vLLM by which trainers send weights: requests, and functions of NCCL that refuse to be called."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from baton_core.errors import InvalidConfigError
+
+
+@dataclass
+class WeightTransferConfig:
+    """A configuration that changes nothing, as `weight_transfer_config` does."""
+
+    backend: str = "nccl"
+
+
+@dataclass
+class WeightTransferInitRequest:
+    """The argument of `LLM.init_weight_transfer_engine`."""
+
+    init_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class WeightTransferUpdateRequest:
+    """The argument of `LLM.update_weights`."""
+
+    update_info: Mapping[str, Any] = field(default_factory=dict)
 
 
 def trainer_init(*args: object, **options: object) -> NoReturn:

@@ -14,7 +14,13 @@ from baton.vllm_alias.finder import homes_of, reason_of
 from baton.vllm_alias.modules import MODULES, REASON_OF
 from baton.vllm_alias.programs import defaults_of
 from baton.vllm_alias.tokenizers import load_chat_template
-from baton.vllm_alias.weight_transfer import packed_nccl_broadcast_producer, trainer_init
+from baton.vllm_alias.weight_transfer import (
+    WeightTransferConfig,
+    WeightTransferInitRequest,
+    WeightTransferUpdateRequest,
+    packed_nccl_broadcast_producer,
+    trainer_init,
+)
 from baton_core.errors import InvalidConfigError
 
 PAGE = Path(__file__).parents[3] / "docs/as_vllm.md"
@@ -88,6 +94,12 @@ def test_the_page_lists_the_names_of_each_module() -> None:
 def test_weights_over_nccl_are_refused_when_they_are_to_be_sent(function: Callable[..., object]) -> None:
     with pytest.raises(InvalidConfigError, match=rf"{function.__name__} is not supported.*update_weights"):
         function({"master_address": "10.0.0.1"}, group=None)
+
+
+def test_requests_of_weights_have_their_fields_in_vllms_order_and_its_defaults() -> None:
+    assert WeightTransferConfig().backend == "nccl"
+    assert WeightTransferInitRequest() == WeightTransferInitRequest(init_info={})
+    assert WeightTransferUpdateRequest({"path": "/m"}).update_info == {"path": "/m"}
 
 
 def test_a_chat_template_is_that_of_a_file_or_given_itself(tmp_path: Path) -> None:
