@@ -57,6 +57,18 @@ def test_nobody_waits_for_an_enqueued_request_that_was_aborted(llm: LLM) -> None
     assert [output.request_id for output in llm.wait_for_completion(use_tqdm=False)] == [second]
 
 
+def test_names_of_enqueued_requests_that_ended_otherwise_are_forgotten(llm: LLM) -> None:
+    llm.llm_engine.abort_request(llm.enqueue(PROMPTS, greedy(5), use_tqdm=False))
+    llm.enqueue(PROMPT, greedy(2), use_tqdm=False)
+    while llm.llm_engine.has_unfinished_requests():
+        llm.llm_engine.step()
+    (waiting,) = llm.enqueue(PROMPT, greedy(2), use_tqdm=False)
+    llm.generate(PROMPT, greedy(2), use_tqdm=False)
+    assert llm._offline._enqueued == [waiting]
+    (output,) = llm.wait_for_completion(use_tqdm=False)
+    assert (output.request_id, llm._offline._enqueued) == (waiting, [])
+
+
 def test_a_chosen_id_is_none_that_an_open_request_has(llm: LLM) -> None:
     following = llm.request_counter.counter + 1
     taken = llm.llm_engine.add_request(str(following), PROMPT, greedy(3))

@@ -30,7 +30,7 @@ class OfflineRequests:
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
         self._enqueued: list[str] = []
-        """Ids of enqueued requests that no caller has waited for, and perhaps of some that were aborted."""
+        """Ids of enqueued requests that no caller has waited for; those that ended otherwise leave with a wait."""
 
     @property
     def unfinished(self) -> list[str]:
@@ -100,8 +100,8 @@ class OfflineRequests:
             engine.abort_request([*missing, *lost])
             raise
         finally:
-            waited_for = set(names)
-            self._enqueued = [name for name in self._enqueued if name not in waited_for]
+            open_names = set(engine.unfinished_requests).difference(names)
+            self._enqueued = [name for name in self._enqueued if name in open_names]
         return [outputs[name] for name in names]
 
     def _submit(self, builders: Iterable[Builder]) -> None:
