@@ -22,6 +22,8 @@ from baton_service.log_writer import LogWriter
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 STDERR: Final = 2
+_WRITES_AFTER_THE_END: Final = ("socket.send() raised exception.", "SSL connection is closed")
+"""Lines of asyncio about each write to a connection that the other end has broken, until its end is told."""
 
 current_request_id: ContextVar[str] = ContextVar("request_id", default="")
 
@@ -52,6 +54,7 @@ def configure_logging(
     formatter = _JsonFormatter if format == "json" else _TextFormatter
     handler.setFormatter(formatter(role, names))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("asyncio").addFilter(_is_of_interest)
 
 
 def num_lines_lost() -> dict[str, int]:
@@ -61,6 +64,10 @@ def num_lines_lost() -> dict[str, int]:
         "unread": sum(writer.num_dropped for writer in writers),
         "repeated": sum(writer.rate_limit.num_suppressed for writer in writers),
     }
+
+
+def _is_of_interest(record: logging.LogRecord) -> bool:
+    return record.msg not in _WRITES_AFTER_THE_END
 
 
 class _TextFormatter(logging.Formatter):

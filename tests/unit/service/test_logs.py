@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,18 @@ def test_a_text_line_has_time_level_role_and_message(log_file: LogFile) -> None:
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING router worker w1 left\n", log_file.text()
     )
+
+
+async def test_writes_behind_the_end_of_a_connection_are_not_logged(log_file: LogFile) -> None:
+    log_file.configure()
+    ours, theirs = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+    theirs.close()
+    for _ in range(12):  # an answer of several events, written before the loop tells of the end
+        transport.write(b"data: {}")
+    assert log_file.text() == ""
+    logging.getLogger("asyncio").warning("slow")
+    assert log_file.text().endswith(" router slow\n")
 
 
 def test_a_text_line_names_its_request(log_file: LogFile) -> None:
