@@ -30,7 +30,7 @@ class OfflineRequests:
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
         self._enqueued: list[str] = []
-        """Ids of enqueued requests that no caller has waited for; those that ended otherwise leave with a wait."""
+        """Ids of enqueued requests that no caller has waited for; other ends are noted by the next wait."""
 
     @property
     def unfinished(self) -> list[str]:
