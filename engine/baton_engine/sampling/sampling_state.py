@@ -6,7 +6,7 @@ sequence that was preempted or migrated samples the same tokens.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -30,6 +30,8 @@ MAX_STATES: Final = 512
 """More than sequences run; a step with more rows than that keeps as many as it has."""
 MAX_TOKENS: Final = 2**22
 """Tokens of the prompts and outputs that states hold, except for a step's own rows."""
+MAX_GRAMMAR_BYTES: Final = 256 << 20
+"""Memory of the grammars that states hold, except for a step's own rows."""
 
 
 class Grammars(Protocol):
@@ -94,15 +96,16 @@ class SamplingState:
         if params.has_penalties:
             self.counts = TokenCounts(history.prompt_token_ids if params.repetition_penalty != 1.0 else ())
         self._thinking = Thinking(rules.thinking) if rules.thinking else None
+        self.grammar: Grammar | None = None
+        """The grammar of its output, which other states may follow too."""
         self._grammar: GrammarProgress | None = None
         self.grammar_mask: TokenMask | None = None
         """The tokens that the grammar alone allows at the place of the last `exclusions`; None: all."""
         if params.structured_outputs is not None:
             grammar_params = params.structured_outputs
             refuse = partial(grammars.refuse, grammar_params)
-            self._grammar = GrammarProgress(
-                grammars.get(grammar_params).new_state(), self._thinking, grammar_params, refuse
-            )
+            self.grammar = grammars.get(grammar_params)
+            self._grammar = GrammarProgress(self.grammar.new_state(), self._thinking, grammar_params, refuse)
 
     def fork(self) -> SamplingState:
         """Return a state after the same tokens that goes on by itself, beside this one."""
@@ -211,12 +214,17 @@ class SamplingStates:
         grammars: Grammars | None = None,
         max_states: int = MAX_STATES,
         max_tokens: int = MAX_TOKENS,
+        max_grammar_bytes: int = MAX_GRAMMAR_BYTES,
     ) -> None:
         self._processors = processors or LogitsProcessors({})
         self._grammars = grammars or NoGrammars()
         self._max_states = max_states
         self._max_tokens = max_tokens
+        self._max_grammar_bytes = max_grammar_bytes
         self._num_tokens = 0
+        self._grammar_bytes = 0
+        self._grammar_uses: Counter[Grammar] = Counter()
+        """The grammars that states follow, and how many do."""
         self._states: OrderedDict[SeqId, SamplingState] = OrderedDict()
         self._drafted: SamplingState | None = None
         """The state of the last row that followed a draft, in this step."""
@@ -235,12 +243,13 @@ class SamplingStates:
         if history.num_drafts:
             return self._take_drafted(history)
         state = self._states.pop(history.seq_id, None)
-        self._num_tokens -= 0 if state is None else state.num_tokens
+        if state is not None:
+            self._discount(state)
         if state is None or not state.precedes(history):
             state = SamplingState(history, vocab_size, self._processors, self._grammars)
         state.advance(history)
         self._states[history.seq_id] = state
-        self._num_tokens += state.num_tokens
+        self._count(state)
         return state
 
     def _take_drafted(self, history: SamplingHistory) -> SamplingState:
@@ -256,18 +265,38 @@ class SamplingStates:
     def clear(self) -> None:
         """Drop all states."""
         self._states.clear()
-        self._num_tokens = 0
+        self._grammar_uses.clear()
+        self._num_tokens = self._grammar_bytes = 0
 
     def trim(self, num_rows: int) -> None:
         """Drop states beyond the limits after a step of `num_rows` rows, except for those of the step."""
         self._drafted = None
         while len(self._states) > num_rows and self._has_too_much:
             _, state = self._states.popitem(last=False)
-            self._num_tokens -= state.num_tokens
+            self._discount(state)
 
     @property
     def _has_too_much(self) -> bool:
-        return len(self._states) > self._max_states or self._num_tokens > self._max_tokens
+        return (
+            len(self._states) > self._max_states
+            or self._num_tokens > self._max_tokens
+            or self._grammar_bytes > self._max_grammar_bytes
+        )
+
+    def _count(self, state: SamplingState) -> None:
+        self._num_tokens += state.num_tokens
+        if (grammar := state.grammar) is not None:
+            self._grammar_uses[grammar] += 1
+            if self._grammar_uses[grammar] == 1:
+                self._grammar_bytes += grammar.num_bytes
+
+    def _discount(self, state: SamplingState) -> None:
+        self._num_tokens -= state.num_tokens
+        if (grammar := state.grammar) is not None:
+            self._grammar_uses[grammar] -= 1
+            if not self._grammar_uses[grammar]:
+                del self._grammar_uses[grammar]
+                self._grammar_bytes -= grammar.num_bytes
 
 
 def _mask_of(token_ids: Sequence[int], num_words: int) -> NDArray[np.int32]:

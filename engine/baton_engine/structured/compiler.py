@@ -202,11 +202,10 @@ class GrammarCompiler:
         """Try and compile a grammar, on a thread of its own."""
         lane = self._lanes[lane_index]
         is_last = lane_index + 1 == len(self._lanes)
-        num_bytes = 0
         outcome: Grammar | BatonError | None
         try:
             if job.is_pending and time.monotonic() - job.asked_s < WAIT_WITHIN_S:
-                outcome, num_bytes = self._outcome(job.params, lane.lane.limits)
+                outcome = self._outcome(job.params, lane.lane.limits)
             else:
                 text = f"waited {WAIT_WITHIN_S:g} s for structured_outputs.{job.params.kind} to be compiled"
                 outcome = RequestError(ErrorCode.DEADLINE_EXCEEDED, text)
@@ -225,7 +224,7 @@ class GrammarCompiler:
                 except RequestError as error:
                     outcome = error
             if isinstance(outcome, Grammar | InvalidRequestError):
-                self._cache.put(job.params, outcome, num_bytes)
+                self._cache.put(job.params, outcome)
             if outcome is not None:
                 self._drop(job)
             if not self._is_closed:
@@ -239,10 +238,8 @@ class GrammarCompiler:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    def _outcome(
-        self, params: StructuredOutputsParams, limits: ProcessLimits
-    ) -> tuple[Grammar | BatonError, int]:
-        """Try a grammar, then compile it; return the outcome, and the memory that it takes.
+    def _outcome(self, params: StructuredOutputsParams, limits: ProcessLimits) -> Grammar | BatonError:
+        """Try a grammar, then compile it, unless its outcome is kept.
 
         Raises:
             TaskEndedError: the trial took more than it may.
@@ -252,7 +249,7 @@ class GrammarCompiler:
         with self._lock:
             outcome = self._cache.get(params)
         if outcome is not None:  # another tenant has asked for it
-            return outcome, 0
+            return outcome
         backends = self._backends  # raises what is wrong with the model, rather than with the grammar
         try:
             answer = self._processes.run(msgspec.json.encode(params), limits)
@@ -268,7 +265,9 @@ class GrammarCompiler:
         with suppress(OSError):  # of this thread alone, and of those that the library starts from it
             niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + limits.niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        return backends.compile(params), result.num_bytes
+        grammar = backends.compile(params)
+        grammar.num_bytes = max(grammar.num_bytes, result.num_bytes)
+        return grammar
 
     def _compile_here(self, params: StructuredOutputsParams) -> Grammar:
         self._check(params)

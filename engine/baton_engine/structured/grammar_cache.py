@@ -29,17 +29,11 @@ class GrammarCache:
         self._outcomes.move_to_end(params)
         return self._outcomes[params][0]
 
-    def put(self, params: StructuredOutputsParams, outcome: Outcome, num_bytes: int = 0) -> None:
-        """Keep an outcome, and as many of the others as fit beside it.
-
-        Args:
-            num_bytes: what it takes, where that is known to be more than its library says.
-        """
+    def put(self, params: StructuredOutputsParams, outcome: Outcome) -> None:
+        """Keep an outcome, and as many of the others as fit beside it."""
         if params in self._outcomes:
             self._num_bytes -= self._outcomes.pop(params)[1]
-        if isinstance(outcome, Grammar):
-            num_bytes = max(num_bytes, outcome.num_bytes)
-        num_bytes += params.num_characters
+        num_bytes = params.num_characters + (outcome.num_bytes if isinstance(outcome, Grammar) else 0)
         self._outcomes[params] = outcome, num_bytes
         self._num_bytes += num_bytes
         while len(self._outcomes) > MAX_CACHED or (

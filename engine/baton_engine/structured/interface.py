@@ -107,7 +107,7 @@ class Grammar(ABC):
     """A compiled grammar. Safe to share between threads."""
 
     num_bytes = 0
-    """Memory that it holds, if its library says so."""
+    """Memory that it holds, as far as its library or a trial of it says; constant once it is in use."""
 
     @abstractmethod
     def new_state(self) -> GrammarState:

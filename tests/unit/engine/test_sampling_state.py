@@ -157,6 +157,26 @@ def test_the_sequences_that_drew_least_recently_are_forgotten() -> None:
     assert states.take(histories["b"], VOCAB_SIZE) is not first["b"]
 
 
+@pytest.mark.parametrize(("is_shared", "num_kept"), [(False, 2), (True, 3)])
+def test_states_whose_grammars_take_too_much_memory_are_forgotten(is_shared: bool, num_kept: int) -> None:
+    class Sized(Grammars):
+        shared = EvenOdd()
+
+        def get(self, params: StructuredOutputsParams) -> Grammar:
+            grammar = self.shared if is_shared else EvenOdd()
+            grammar.num_bytes = 10
+            return grammar
+
+    states = SamplingStates(grammars=Sized(), max_grammar_bytes=20)
+    for length in (0, 1):
+        for name in "abc":
+            states.take(make_history((2,) * length, name=name, structured_outputs=GRAMMAR), VOCAB_SIZE)
+    states.trim(3)
+    assert len(states) == 3, "a step keeps what it used"
+    states.trim(1)
+    assert len(states) == num_kept, "a grammar counts once"
+
+
 def test_states_that_hold_too_many_tokens_are_forgotten_but_for_those_of_the_step() -> None:
     states, rules = SamplingStates(max_tokens=20), make_rules(frequency_penalty=1.0)
     for length in (3, 8):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -28,8 +29,9 @@ from baton_engine.sampling.grammar_progress import GrammarProgress
 from baton_engine.structured import compiler as compiler_module
 from baton_engine.structured import grammar_cache
 from baton_engine.structured.compiler import LANES, GrammarCompiler, Lane
-from baton_engine.structured.interface import EndTokens, Grammar
+from baton_engine.structured.interface import EndTokens, Grammar, GrammarState
 from baton_engine.structured.selection import Backends
+from baton_engine.structured.trial import TrialResult
 from baton_sandbox.process_limits import ProcessLimits
 from tests.unit.engine.grammars import BACKENDS, Model, compiled, mask_of
 
@@ -223,6 +225,13 @@ def test_a_library_that_breaks_ends_its_request_and_takes_no_place_for_good(
     assert compiler.compile(form("good")).exception(timeout=60) is None
 
 
+class _OneMiB(Grammar):
+    num_bytes = 1 << 20
+
+    def new_state(self) -> GrammarState:
+        raise AssertionError("nothing follows it")
+
+
 def test_the_cache_is_bounded_by_number_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, bound in (("MAX_CACHED", 2), ("MAX_CACHED_BYTES", 5 << 19)):
         with monkeypatch.context() as patch:
@@ -231,8 +240,18 @@ def test_the_cache_is_bounded_by_number_and_by_bytes(monkeypatch: pytest.MonkeyP
             for regex in ("a", "b", "a", "c", "a", "b"):
                 if cache.get(form(regex)) is None:
                     compiled.append(regex)
-                    cache.put(form(regex), InvalidRequestError("regex", regex, "nothing"), 1 << 20)
+                    cache.put(form(regex), _OneMiB())
             assert compiled == ["a", "b", "c", "b"]
+
+
+def test_a_grammar_counts_as_much_memory_as_its_trial_took(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make(lanes=[lane()])
+    answer = msgspec.json.encode(TrialResult(num_bytes=1 << 24))
+    monkeypatch.setattr(compiler._processes, "run", lambda *_: answer)
+    compiler.compile(form("ab")).result(timeout=60)
+    assert compiler.get(form("ab")).num_bytes == 1 << 24
 
 
 def test_what_waits_is_refused_when_the_worker_shuts_down(make: Make) -> None:
