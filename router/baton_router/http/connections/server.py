@@ -66,6 +66,8 @@ def listen_on(path: str) -> socket.socket:
 
 _TICK_S: Final = 1.0
 """Interval at which uvicorn renews the `date` header."""
+_END_WITHIN_S: Final = 0.5
+"""Time that calls have to end by themselves once their connections are cut off."""
 
 
 class HttpServer:
@@ -162,13 +164,15 @@ class HttpServer:
             connection.shutdown()
         if state.tasks:
             await asyncio.wait(state.tasks, timeout=within_s)
+        for connection in list(state.connections):
+            abort(connection.transport)
+        await asyncio.sleep(0)  # so that the transports are closed when this returns
+        if state.tasks:  # they learn that their clients are gone
+            await asyncio.wait(state.tasks, timeout=_END_WITHIN_S)
         calls = list(state.tasks)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        for connection in list(state.connections):
-            abort(connection.transport)
-        await asyncio.sleep(0)  # so that the transports are closed when this returns
 
 
 def _below(root_path: str, app: ASGIApp) -> ASGIApp:
