@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.text.detokenizer import DetokenizedDelta, IncrementalDetokenizer
+from baton_router.requests.request_text import DetokenizedDelta, IncrementalDetokenizer
 from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import (
     SPECIAL_TOKENS,

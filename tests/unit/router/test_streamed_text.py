@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.text.detokenizer import IncrementalDetokenizer
+from baton_router.requests.request_text import IncrementalDetokenizer
 from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import make_tokenizer
 from tests.unit.router.test_characters import up_to_the_last_character
