@@ -13,8 +13,7 @@ from contextlib import aclosing
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from baton_core.errors import InvalidRequestError
-from baton_core.sessions.session import Heartbeat, SessionMachine, SessionTimings
-from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.session import Data, Heartbeat, SessionMachine, SessionTimings
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionMachine, SessionState
-from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.session import DEFAULT_TIMINGS, Data, Heartbeat, SessionMachine
+from baton_core.sessions.session_state import SessionState
 
 TICK_S = 0.05
 NUM_MESSAGES = 60

@@ -7,16 +7,25 @@ frames, and over a stream that breaks and is resumed. Heartbeats carry what was 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
 from baton_core.errors import InvalidRequestError, require
-from baton_core.sessions.session_outbox import Data, Outbox
+from baton_core.sessions.session_state import TERMINAL, SessionInput, SessionState, next_state
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
+Payload = TypeVar("Payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Data(Generic[Payload]):
+    """A numbered message."""
+
+    number: int
+    payload: Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,61 +64,6 @@ class SessionTimings:
 
 
 DEFAULT_TIMINGS: Final = SessionTimings()
-
-
-class SessionState(StrEnum):
-    NEW = "new"
-    """No stream yet."""
-    CONNECTED = "connected"
-    BROKEN = "broken"
-    """The stream is gone; a new one may resume the session."""
-    OVER = "over"
-
-
-class SessionInput(StrEnum):
-    STREAM_UP = "stream_up"
-    STREAM_DOWN = "stream_down"
-    PEER_SILENT = "peer_silent"
-    NOT_RESUMED = "not_resumed"
-    PEER_RESTARTED = "peer_restarted"
-    PEER_DIVERGED = "peer_diverged"
-    """The peer's counts cannot be those of this session."""
-    OVERFLOW = "overflow"
-    CLOSE = "close"
-
-
-TERMINAL: Final = frozenset({SessionState.OVER})
-
-TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
-    (SessionState.NEW, SessionInput.STREAM_UP): SessionState.CONNECTED,
-    (SessionState.NEW, SessionInput.PEER_DIVERGED): SessionState.OVER,
-    (SessionState.NEW, SessionInput.OVERFLOW): SessionState.OVER,
-    (SessionState.NEW, SessionInput.CLOSE): SessionState.OVER,
-    (SessionState.CONNECTED, SessionInput.STREAM_UP): SessionState.CONNECTED,
-    (SessionState.CONNECTED, SessionInput.STREAM_DOWN): SessionState.BROKEN,
-    (SessionState.CONNECTED, SessionInput.PEER_SILENT): SessionState.OVER,
-    (SessionState.CONNECTED, SessionInput.PEER_RESTARTED): SessionState.OVER,
-    (SessionState.CONNECTED, SessionInput.PEER_DIVERGED): SessionState.OVER,
-    (SessionState.CONNECTED, SessionInput.OVERFLOW): SessionState.OVER,
-    (SessionState.CONNECTED, SessionInput.CLOSE): SessionState.OVER,
-    (SessionState.BROKEN, SessionInput.STREAM_UP): SessionState.CONNECTED,
-    (SessionState.BROKEN, SessionInput.NOT_RESUMED): SessionState.OVER,
-    (SessionState.BROKEN, SessionInput.PEER_RESTARTED): SessionState.OVER,
-    (SessionState.BROKEN, SessionInput.PEER_DIVERGED): SessionState.OVER,
-    (SessionState.BROKEN, SessionInput.OVERFLOW): SessionState.OVER,
-    (SessionState.BROKEN, SessionInput.CLOSE): SessionState.OVER,
-}
-
-
-def next_state(state: SessionState, cause: SessionInput) -> SessionState:
-    """Apply the table.
-
-    Raises:
-        RuntimeError: the pair is absent.
-    """
-    if (state, cause) not in TRANSITIONS:
-        raise RuntimeError(f"a session cannot take {cause} in state {state}")
-    return TRANSITIONS[state, cause]
 
 
 class SessionMachine(Generic[Sent, Received]):
@@ -327,3 +281,89 @@ class SessionMachine(Generic[Sent, Received]):
 
     def _apply(self, cause: SessionInput) -> None:
         self._state = next_state(self._state, cause)
+
+
+class Outbox(Generic[Payload]):
+    """Messages that the peer has not acknowledged: the numbered ones first, then those never written.
+
+    Args:
+        size: bytes of a message.
+    """
+
+    def __init__(self, size: Callable[[Payload], int]) -> None:
+        self.numbered = 0
+        """The highest number given."""
+        self.written = 0
+        """Number of the last message written since the last rewind."""
+        self.acknowledged = 0
+        self.num_bytes = 0
+        """Bytes of all messages that it holds."""
+        self._size = size
+        self._sizes: deque[int] = deque()
+        """Bytes of each message, in their order."""
+        self._numbered: dict[int, Payload] = {}
+        self._unnumbered: deque[Payload] = deque()
+        self._written_by_last_heartbeat = 0
+
+    def __len__(self) -> int:
+        return len(self._numbered) + len(self._unnumbered)
+
+    @property
+    def has_unwritten(self) -> bool:
+        return self.written < self.numbered or bool(self._unnumbered)
+
+    def append(self, message: Payload) -> None:
+        self._unnumbered.append(message)
+        self._sizes.append(self._size(message))
+        self.num_bytes += self._sizes[-1]
+
+    def merge_last(self, message: Payload, merge: Callable[[Payload, Payload], Payload | None]) -> bool:
+        """Join `message` to the last one if that was never written; say whether it was."""
+        merged = merge(self._unnumbered[-1], message) if self._unnumbered else None
+        if merged is None:
+            return False
+        self._unnumbered[-1] = merged
+        self.num_bytes -= self._sizes.pop()
+        self._sizes.append(self._size(merged))
+        self.num_bytes += self._sizes[-1]
+        return True
+
+    def write_next(self) -> Data[Payload] | None:
+        if not self.has_unwritten:
+            return None
+        self.written += 1
+        if self.written > self.numbered:
+            self.numbered = self.written
+            self._numbered[self.numbered] = self._unnumbered.popleft()
+        return Data(self.written, self._numbered[self.written])
+
+    def can_resume_after(self, received: int) -> bool:
+        return self.acknowledged <= received <= self.numbered
+
+    def resume_after(self, received: int) -> None:
+        """Start over on a new stream with the message after `received`."""
+        self._forget_to(received)
+        self.written = self._written_by_last_heartbeat = received
+
+    def on_acknowledged(self, received: int) -> None:
+        """Take the peer's count; write again if it lacks what was written before its last heartbeat."""
+        if received < self.acknowledged:
+            return
+        has_progress = received > self.acknowledged
+        self._forget_to(received)
+        if not has_progress and self._written_by_last_heartbeat > received:
+            self.written = received
+        self.written = max(self.written, received)
+        self._written_by_last_heartbeat = self.written
+
+    def check_invariants(self) -> None:
+        assert self.acknowledged <= self.written <= self.numbered
+        assert list(self._numbered) == list(range(self.acknowledged + 1, self.numbered + 1))
+        assert len(self._sizes) == len(self)
+        assert self.num_bytes == sum(self._sizes)
+
+    def _forget_to(self, received: int) -> None:
+        for number in range(self.acknowledged + 1, received + 1):
+            del self._numbered[number]
+            self.num_bytes -= self._sizes.popleft()
+        self.acknowledged = received

@@ -19,8 +19,7 @@ import grpc
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidRequestError
 from baton_core.sessions.handshake import HelloAnswer, answer_hello
 from baton_core.sessions.router_messages import ToRouter, ToWorker
-from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
-from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.session import DEFAULT_TIMINGS, Data, Heartbeat, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1 import session_pb2_grpc

@@ -7,17 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.sessions.session import (
-    TERMINAL,
-    TRANSITIONS,
-    Heartbeat,
-    SessionInput,
-    SessionMachine,
-    SessionState,
-    SessionTimings,
-    next_state,
-)
-from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.session import Data, Heartbeat, SessionMachine, SessionTimings
+from baton_core.sessions.session_state import TERMINAL, TRANSITIONS, SessionInput, SessionState, next_state
 
 Machine = SessionMachine[str, str]
 
