@@ -15,8 +15,8 @@ from baton_core.errors import BatonError, InvalidRequestError
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_router.grpc.client_messages import read_request, read_tokenize_prompt
-from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import RequestLimits
+from baton_router.requests.request_reader import PromptReader
 from baton_router.requests.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.model_folder import read_model_folder

@@ -13,7 +13,7 @@ from baton_core.requests.finish import FinishReason
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.router_events import FinishRequest
-from baton_router.requests.prompt_reader import bounded
+from baton_router.requests.request_reader import bounded
 from baton_simulator.outcome import Outcome
 from tests.models import make_model
 from tests.reference import Reference

@@ -18,7 +18,7 @@ from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidModelError
 from baton_engine.sizing import MemoryState
 from baton_router.requests.generation import GenerationRequest
-from baton_router.requests.prompt_reader import PromptReader
+from baton_router.requests.request_reader import PromptReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import read_model_folder

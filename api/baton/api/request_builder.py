@@ -23,8 +23,8 @@ from baton_core.requests.pooling import PoolingModel, cannot_pool, check_runner
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest
-from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import RequestLimits
+from baton_router.requests.request_reader import PromptReader, bounded
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.characters import TokenTexts
 from baton_router.text.chat_template import Conversation

@@ -26,7 +26,7 @@ from baton_router.grpc.client_messages import encode_event, encode_pooled, read_
 from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout
 from baton_router.process.generation_service import GenerationService
 from baton_router.requests.generation import Finished
-from baton_router.requests.resumption import PreparedRequest
+from baton_router.requests.request_reader import PreparedRequest
 from baton_router.requests.validation import (
     DATA_PARALLEL_KEY,
     TRACEPARENT,

@@ -15,7 +15,7 @@ from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.http.calls import Call
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, GenerationRequest, PromptDelta
-from baton_router.requests.resumption import PreparedRequest
+from baton_router.requests.request_reader import PreparedRequest
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_turns import LoopShare
 
@@ -68,7 +68,7 @@ async def generating(
             picking.place(service, prepared)
         stack.enter_context(service.reserve_memory(prepared))
         streams: list[ClientStream] = []
-        examined = [one.accepted.spec for one in prepared]
+        examined = [one.spec for one in prepared]
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()
             running = service.run(_below(call.traceparent, one), examined)

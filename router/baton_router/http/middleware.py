@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from baton_core.errors import InvalidRequestError
 from baton_router.metrics.http_metrics import HttpMetrics
-from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.request_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_service.logs import current_request_id
 
 REQUEST_ID_HEADER: Final = "x-request-id"

@@ -7,7 +7,7 @@ from typing import Final
 
 from baton_core.requests.request_context import NamedWorkers
 from baton_router.process.generation_service import GenerationService
-from baton_router.requests.resumption import PreparedRequest
+from baton_router.requests.request_reader import PreparedRequest
 
 PICKING: Final = "baton.picking"
 """Key of the scope of a call that is only placed, for its `Picking`."""

@@ -66,7 +66,7 @@ async def render_completion(call: Call[CompletionRequest]) -> list[GenerateReque
 
 async def _render(call: Call[Any], requests: Sequence[GenerationRequest]) -> list[GenerateRequest]:
     body, sampling = call.body, requests[0].sampling
-    specs = [(await call.state.service.prepare(request)).accepted.spec for request in requests]
+    specs = [(await call.state.service.prepare(request)).spec for request in requests]
     call.room.release()
     if any(spec.prompt_embeds for spec in specs):
         raise InvalidRequestError("prompt_embeds", "given", "nothing: a rendered prompt is token ids alone")

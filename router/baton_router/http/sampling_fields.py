@@ -20,7 +20,7 @@ from baton_router.http.response_format import (
 )
 from baton_router.process.http_settings import AnswerSettings
 from baton_router.requests.generation import GenerationRequest, Resumption
-from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.request_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.requests.resumption import read_resumption
 from baton_router.text.prompts import AnyPrompt
 

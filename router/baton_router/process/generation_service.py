@@ -14,7 +14,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
-from baton_core.requests.request_context import NamedWorkers, RequestContext
+from baton_core.requests.request_context import NamedWorkers
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.process.adapter_loading import AdapterLoading
 from baton_router.process.call_timeout import ends_within
@@ -23,10 +23,9 @@ from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.lanes import choose_lane, lane_of_tokens
-from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import RequestLimits
+from baton_router.requests.request_reader import PreparedRequest, PromptReader, RequestReader
 from baton_router.requests.resume_tokens import ResumeTokens
-from baton_router.requests.resumption import PreparedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import warn_of_split_markers
 from baton_router.requests.validation import tenant_salt
@@ -34,7 +33,6 @@ from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_turns import LoopShare, StreamTurns
 from baton_router.streams.memory import BodyMemory, EmbedsMemory, LogprobsMemory
 from baton_router.streams.request_spans import RequestSpans
-from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
 from baton_router.text.tokenization import Tokenizer
@@ -158,7 +156,7 @@ class GenerationService:
         with self.open_call():
             began_s = now()
             async with ends_within(timeout_s):
-                accepted = await self._threads.run(
+                prepared = await self._threads.run(
                     request.context.tenant,
                     choose_lane(request.prompt, request.sampling.get("structured_outputs")),
                     self._requests.read,
@@ -168,17 +166,8 @@ class GenerationService:
                     now_s=time.time(),
                 )
             if self._log_requests.is_on:
-                self._log_requests.log(accepted.spec)
-            return PreparedRequest(
-                accepted=accepted,
-                context=request.context,
-                model=request.model,
-                is_chat=isinstance(request.prompt, Conversation),
-                is_streamed=request.is_streamed,
-                timeout_s=timeout_s,
-                began_s=began_s,
-                tokenized_s=now(),
-            )
+                self._log_requests.log(prepared.spec)
+            return replace(prepared, timeout_s=timeout_s, began_s=began_s, tokenized_s=now())
 
     def pick(self, prepared: PreparedRequest, num_open: int = 0) -> NamedWorkers | None:
         """Choose workers for a request that comes to a router later; as `Router.pick`.
@@ -186,8 +175,7 @@ class GenerationService:
         Raises:
             RequestError: OVERLOADED.
         """
-        context = prepared.context
-        return self.router.pick(self._owned(prepared.accepted.spec, context), context, num_open)
+        return self.router.pick(self._owned(prepared).spec, prepared.context, num_open)
 
     @contextmanager
     def reserve_memory(self, prepared: Sequence[PreparedRequest]) -> Iterator[None]:
@@ -197,7 +185,7 @@ class GenerationService:
             InvalidRequestError: it could be too large; the message names the field.
             RequestError: OVERLOADED, other calls leave no room.
         """
-        specs = [one.accepted.spec for one in prepared]
+        specs = [one.spec for one in prepared]
         is_streamed = all(one.is_streamed for one in prepared)
         answers = self._answers.hold(
             specs,
@@ -300,26 +288,19 @@ class GenerationService:
                 )
 
     async def _open_stream(self, prepared: PreparedRequest) -> ClientStream:
-        accepted, context = prepared.accepted, prepared.context
-        stream = ClientStream(
-            replace(accepted, spec=self._owned(accepted.spec, context)),
-            self.tokenizer,
-            context=context,
-            is_chat=prepared.is_chat,
-            model=prepared.model,
-            turns=self._stream_turns,
-        )
-        if accepted.received:
-            lane = lane_of_tokens(sum(len(one.token_ids) for one in accepted.received))
-            await self._threads.run(context.tenant, lane, stream.skip, accepted.received)
+        stream = ClientStream(self._owned(prepared), self.tokenizer, turns=self._stream_turns)
+        if received := prepared.received:
+            lane = lane_of_tokens(sum(len(one.token_ids) for one in received))
+            await self._threads.run(prepared.context.tenant, lane, stream.skip, received)
         return stream
 
-    def _owned(self, spec: RequestSpec, context: RequestContext) -> RequestSpec:
+    def _owned(self, prepared: PreparedRequest) -> PreparedRequest:
         """Return it with its trace and its tenant, which salts its prefixes unless they are shared."""
-        spec = replace(spec, tenant=context.tenant, traceparent=self._spans.begin(context))
-        if self._shares_prefixes:
-            return spec
-        return replace(spec, cache_salt=tenant_salt(context.tenant, spec.cache_salt))
+        context = prepared.context
+        spec = replace(prepared.spec, tenant=context.tenant, traceparent=self._spans.begin(context))
+        if not self._shares_prefixes:
+            spec = replace(spec, cache_salt=tenant_salt(context.tenant, spec.cache_salt))
+        return replace(prepared, spec=spec)
 
     async def drain(self, within_s: float) -> None:
         """Refuse new requests and wait until the last call is over, at most `within_s`."""

@@ -184,16 +184,16 @@ class Router:
             self._take(self._effects.give_up(stream.request_id, error))
         self._effects.streams[stream.request_id] = stream
         try:
-            context = stream.context
-            self._picks.release(context.named)
+            request = stream.request
+            self._picks.release(request.context.named)
             self._take(
                 Submit(
                     spec=stream.spec,
                     timeout_s=timeout_s,
-                    context=context,
+                    context=request.context,
                     phases=phases,
                     examined=examined,
-                    call=stream.call,
+                    call=request.call,
                 )
             )
         except Exception as error:

@@ -81,9 +81,9 @@ class RouterEffects:
 
     def _note_ended(self, stream: ClientStream, end: FinishRequest | FailRequest) -> None:
         record = self._log.get(end.request_id)
-        now = self._loop.time()
+        now, request = self._loop.time(), stream.request
         self._requests.on_ended(now, stream, end, record)
-        self._spans.on_ended(now, stream.text, end, record, is_chat=stream.is_chat, model=stream.model)
+        self._spans.on_ended(now, stream.text, end, record, is_chat=request.is_chat, model=request.model)
 
 
 def _log_finished(finished: FinishRequest, num_sent_tokens: int) -> None:

@@ -11,7 +11,7 @@ from baton_core.errors import ContextLengthError, InvalidRequestError
 from baton_core.requests.vocabulary import check_token_ids
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import AnyPrompt, TextPair
+from baton_router.text.prompts import AnyPrompt, TextPair, TokenIds
 
 MAX_SESSION_ID_CHARACTERS: Final = 128
 TRACEPARENT: Final = "traceparent"
@@ -42,6 +42,23 @@ def read_priority(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
         raise InvalidRequestError("priority", value, f"an integer from {-(2**31)} to {2**31 - 1}")
     return value
+
+
+def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max_model_len: int) -> TokenIds:
+    """Return the last `limit` tokens.
+
+    -1 keeps as many as leave room for `max_tokens` in the context, at least one; without `max_tokens`, as
+    many as leave room for one.
+
+    Raises:
+        InvalidRequestError: the limit is 0, below -1, or more than the context holds.
+    """
+    is_int = isinstance(limit, int) and not isinstance(limit, bool)
+    if not is_int or not (limit == -1 or 1 <= limit < max_model_len):
+        raise InvalidRequestError("truncate_prompt_tokens", limit, f"-1, or 1 to {max_model_len - 1}")
+    if limit == -1:
+        limit = max(max_model_len - (max_tokens or 1), 1)
+    return token_ids[-limit:]
 
 
 def check_template_trust(prompt: AnyPrompt | TextPair, limits: RequestLimits) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.packed_logprobs import PackedLogprobs
-from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
 from baton_router.requests.generation import (
@@ -26,8 +25,9 @@ from baton_router.requests.generation import (
     ReceivedSequence,
     join,
 )
+from baton_router.requests.request_reader import PreparedRequest
 from baton_router.requests.request_text import RequestText
-from baton_router.requests.resumption import AcceptedRequest, ReceivedTokens, already_finished
+from baton_router.requests.resumption import ReceivedTokens, already_finished
 from baton_router.streams.loop_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 
@@ -41,34 +41,25 @@ class ClientStream:
     """A bounded buffer of one request's events.
 
     Args:
-        model: the name that the client asked for; empty without one.
         turns: those of the router's loop; without them a reader is woken at once.
     """
 
     def __init__(
         self,
-        accepted: AcceptedRequest,
+        prepared: PreparedRequest,
         tokenizer: Tokenizer,
         *,
-        context: RequestContext = NO_CONTEXT,
-        is_chat: bool = False,
-        model: str = "",
         turns: StreamTurns | None = None,
         max_waiting_events: int = MAX_WAITING_EVENTS,
     ) -> None:
-        spec = accepted.spec
-        self.context = context
-        self.is_chat = is_chat
-        """True if the prompt is a conversation."""
-        self.model = model
-        self.resume_token = accepted.resume_token
+        spec = prepared.spec
+        self.request = prepared
+        self.resume_token = prepared.resume_token
         """Final once the first event can be read."""
-        self.call = accepted.call
-        self._token_for = accepted.token_for
-        self._is_resumed = accepted.is_resumed
+        self._token_for = prepared.token_for
         self.text = RequestText(spec, tokenizer)
         """The text that was sent, to be read only."""
-        self._received = ReceivedTokens(accepted.num_received or (0,) * spec.params.n)
+        self._received = ReceivedTokens(prepared.num_received or (0,) * spec.params.n)
         self._max_waiting = max_waiting_events * spec.params.n
         self._events: deque[GenerationEvent] = deque()
         self._held = HeldDeltas(spec.params.stream_interval or 1)
@@ -104,7 +95,7 @@ class ClientStream:
 
     def continues(self, other: ClientStream) -> bool:
         """Return whether this stream's client came with the resume token of the other."""
-        return self._is_resumed and self.resume_token == other.resume_token
+        return self.request.is_resumed and self.resume_token == other.resume_token
 
     def note_weights(self, weights: str) -> None:
         """Note the weights of the tokens that come next; those of the first ones are in the resume token."""

@@ -15,7 +15,7 @@ from baton_core.sessions.router_messages import PromptLogprobs, SequenceOutput
 from baton_router.core.router_events import FinishRequest, RequestTimings
 from baton_router.grpc.client_messages import encode_event
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
-from baton_router.requests.resumption import AcceptedRequest
+from baton_router.requests.request_reader import PreparedRequest
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
@@ -34,7 +34,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 def make_stream(tokenizer: Tokenizer) -> MakeStream:
     def make(max_waiting_events: int = 8, **params: Any) -> ClientStream:
         return ClientStream(
-            AcceptedRequest(spec=make_request(**params)), tokenizer, max_waiting_events=max_waiting_events
+            PreparedRequest(spec=make_request(**params)), tokenizer, max_waiting_events=max_waiting_events
         )
 
     return make

@@ -18,7 +18,7 @@ from baton_router.core.placement.placement_record import Candidate, Cost, Decisi
 from baton_router.core.router_events import FailRequest, FinishRequest, RequestTimings
 from baton_router.metrics.latency_window import Latency
 from baton_router.metrics.request_metrics import KEPT_S, RequestMetrics
-from baton_router.requests.resumption import AcceptedRequest
+from baton_router.requests.request_reader import PreparedRequest
 from baton_router.streams.client_stream import ClientStream
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition
@@ -50,7 +50,7 @@ RECORDS = [
 @pytest.fixture
 def stream(tmp_path: Path) -> ClientStream:
     stream = ClientStream(
-        AcceptedRequest(spec=make_request()), make_tokenizer(tmp_path), max_waiting_events=8
+        PreparedRequest(spec=make_request()), make_tokenizer(tmp_path), max_waiting_events=8
     )
     stream.push(SequenceOutput(request_id="r", index=0, token_ids=(1,), finish_reason=FinishReason.LENGTH))
     return stream
@@ -60,7 +60,7 @@ def stream(tmp_path: Path) -> ClientStream:
 def unfinished(tmp_path: Path) -> ClientStream:
     """Two sequences, of which one has ended."""
     stream = ClientStream(
-        AcceptedRequest(spec=make_request(n=2)), make_tokenizer(tmp_path), max_waiting_events=8
+        PreparedRequest(spec=make_request(n=2)), make_tokenizer(tmp_path), max_waiting_events=8
     )
     stream.push(SequenceOutput(request_id="r", index=1, token_ids=(1, 2), finish_reason=FinishReason.LENGTH))
     stream.push(SequenceOutput(request_id="r", index=0, token_ids=(1,)))
@@ -115,7 +115,7 @@ def test_each_request_is_counted_once_in_the_window_and_in_all_unless_its_client
     record: RequestRecord | None, stream: ClientStream, tmp_path: Path
 ) -> None:
     requests = RequestMetrics()
-    without_tokens = ClientStream(AcceptedRequest(spec=make_request()), make_tokenizer(tmp_path))
+    without_tokens = ClientStream(PreparedRequest(spec=make_request()), make_tokenizer(tmp_path))
     requests.on_ended(NOW, without_tokens, FAILED, record)
     requests.on_ended(NOW, without_tokens, replace(FAILED, code=ErrorCode.CANCELLED), record)
     requests.on_ended(NOW, stream, FINISHED, record)
@@ -130,7 +130,7 @@ def test_a_refusal_is_no_sequence_that_ended_in_an_error(
 ) -> None:
     requests = RequestMetrics()
     refused = ClientStream(
-        AcceptedRequest(spec=make_request()), make_tokenizer(tmp_path), max_waiting_events=8
+        PreparedRequest(spec=make_request()), make_tokenizer(tmp_path), max_waiting_events=8
     )
     refusal = replace(FAILED, code=code)
     requests.on_ended(NOW, refused, refusal, None)

@@ -16,7 +16,7 @@ from baton_router.http.pooling.requests import fields_of, pool, pooled_model, ta
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
 from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
 from baton_router.http.route import GENERATING, Routes, Tag
-from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.request_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt
 
 

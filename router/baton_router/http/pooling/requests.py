@@ -18,7 +18,7 @@ from baton_router.http.generation import collect, generating
 from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields
 from baton_router.requests.generation import Finished, GenerationRequest, PoolingRequest
 from baton_router.requests.pooling import lacks_task
-from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.requests.request_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt, TextPair
 
 MAX_PROMPTS: Final = 2048

@@ -1,26 +1,31 @@
-"""Turns a client's request into the one that workers get, in the tokenizing threads."""
+"""Turns a client's request, new or resumed, into the one that workers get, in the tokenizing threads."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random, SystemRandom
-from typing import Final
+from typing import Any, Final
 
 from baton_core.errors import ContextLengthError, InvalidRequestError
+from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
-from baton_core.requests.pooling import PoolingModel
+from baton_core.requests.pooling import PoolingModel, decode_pooling_model
+from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.requests.sampling_params import SamplingParams, check_vocabulary
 from baton_core.requests.sampling_rules import check_first_token, held_off_token_ids
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptTokens, ReadEmbeds
-from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.generation import GenerationRequest, ReceivedSequence, Resumption
 from baton_router.requests.pooling import lacks_task, read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.resume_tokens import ResumeTicket, ResumeTokens, require_same
+from baton_router.requests.resumption import checked_counts, outputs_so_far
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
@@ -28,13 +33,14 @@ from baton_router.requests.validation import (
     check_prompt,
     check_template_trust,
     read_priority,
+    truncate_prompt,
 )
 from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
 from baton_router.text.chat_template import Conversation
 from baton_router.text.embedded_parts import has_embeds
 from baton_router.text.large_texts import TooManyTokensError
 from baton_router.text.model_folder import ModelFolder
-from baton_router.text.prompts import TextPair, TokenIds
+from baton_router.text.prompts import TextPair
 from baton_router.text.tokenization import Tokenizer
 
 MAX_REQUEST_ID_CHARACTERS: Final = 128
@@ -42,23 +48,6 @@ MAX_CACHE_SALT_CHARACTERS: Final = 128
 _SEED_BITS: Final = 63
 _POOLING_PARAMS: Final = SamplingParams(max_tokens=1, seed=0)
 """Sampling parameters of requests that pool, which sample nothing."""
-
-
-def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max_model_len: int) -> TokenIds:
-    """Return the last `limit` tokens.
-
-    -1 keeps as many as leave room for `max_tokens` in the context, at least one; without `max_tokens`, as
-    many as leave room for one.
-
-    Raises:
-        InvalidRequestError: the limit is 0, below -1, or more than the context holds.
-    """
-    is_int = isinstance(limit, int) and not isinstance(limit, bool)
-    if not is_int or not (limit == -1 or 1 <= limit < max_model_len):
-        raise InvalidRequestError("truncate_prompt_tokens", limit, f"-1, or 1 to {max_model_len - 1}")
-    if limit == -1:
-        limit = max(max_model_len - (max_tokens or 1), 1)
-    return token_ids[-limit:]
 
 
 class PromptReader:
@@ -212,6 +201,131 @@ class PromptReader:
         if (limit := request.truncate_prompt_tokens) is not None:
             raise InvalidRequestError("truncate_prompt_tokens", limit, "nothing beside prompt_embeds")
         return read(EmbedsLimits(hidden_size=self._model.embedding_size, max_model_len=max_model_len))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that is checked and tokenized but not submitted."""
+
+    spec: RequestSpec
+    context: RequestContext = NO_CONTEXT
+    model: str = ""
+    """The name that the client asked for; empty without one."""
+    is_chat: bool = False
+    """True if the prompt is a conversation."""
+    is_streamed: bool = False
+    resume_token: str = ""
+    """Resumes the stream at any router."""
+    call: str = ""
+    """Name that the call and its resumptions share; empty where it cannot be resumed."""
+    num_received: tuple[int, ...] = ()
+    """Tokens of each sequence that the client has from an earlier call; empty means none."""
+    is_resumed: bool = False
+    """True if the client came with that token."""
+    received: tuple[ReceivedSequence, ...] = ()
+    """Tokens that the client has and workers continue after; empty where they generate from the beginning."""
+    token_for: Callable[[str], str] | None = None
+    """Returns the resume token for the hash of other weights, or nothing where it stays; None: it stays."""
+    timeout_s: float = 0.0
+    """Timeout from `began_s` on, on the loop's clock."""
+    began_s: float = 0.0
+    tokenized_s: float = 0.0
+
+
+class RequestReader:
+    """Reads requests of one served model; changes nothing of its own. In the tokenizing threads."""
+
+    def __init__(self, prompts: PromptReader, tokens: ResumeTokens, vocab_size: int) -> None:
+        self._prompts = prompts
+        self._vocab_size = vocab_size
+        self._tokens = tokens
+
+    def read(
+        self, request: GenerationRequest, *, max_model_len: int, identity: ModelIdentity | None, now_s: float
+    ) -> PreparedRequest:
+        """Check and tokenize a request, as `PromptReader.read`; `now_s` is in seconds since 1970.
+
+        Raises:
+            InvalidRequestError: a field is out of range, or this is not the request of its resume token.
+            RequestError: NOT_FOUND, another model is requested.
+        """
+        if request.resumption is not None:
+            if request.pooling is not None:
+                raise InvalidRequestError("resume_token", "a token", "none, where something is pooled")
+            prepared = self._read_resumed(request, request.resumption, max_model_len, identity, now_s)
+        else:
+            prepared = self._read_new(request, max_model_len, identity, now_s)
+        return replace(
+            prepared,
+            context=request.context,
+            model=request.model,
+            is_chat=isinstance(request.prompt, Conversation),
+            is_streamed=request.is_streamed,
+        )
+
+    def _read_new(
+        self, request: GenerationRequest, max_model_len: int, identity: ModelIdentity | None, now_s: float
+    ) -> PreparedRequest:
+        pooling = decode_pooling_model(identity.pooling) if identity else None
+        spec = self._prompts.read(request, max_model_len=max_model_len, pooling=pooling)
+        if spec.pooling is not None:
+            return PreparedRequest(spec=spec)
+        ticket = ResumeTicket(
+            request_id=spec.request_id,
+            seed=spec.params.seed or 0,
+            created_s=int(now_s),
+            fingerprints=self._tokens.fingerprints(spec, request.context.tenant, identity),
+        )
+        return PreparedRequest(
+            spec=bounded(spec, max_model_len),
+            resume_token=self._tokens.write(ticket),
+            call=ticket.call,
+            token_for=partial(self._token_for, ticket, spec.adapter_digest, identity),
+        )
+
+    def _token_for(
+        self, ticket: ResumeTicket, adapter_digest: str, identity: ModelIdentity | None, weights: str
+    ) -> str:
+        """Return the token of a request that begins on these weights, as after an update; empty: it stays."""
+        if identity is None or weights in ("", identity.weights):
+            return ""
+        identity = with_weights(identity, weights)
+        model = self._tokens.model_fingerprint(adapter_digest, identity)
+        return self._tokens.write(replace(ticket, fingerprints=replace(ticket.fingerprints, model=model)))
+
+    def _read_resumed(
+        self,
+        request: GenerationRequest,
+        resumption: Resumption,
+        max_model_len: int,
+        identity: ModelIdentity | None,
+        now_s: float,
+    ) -> PreparedRequest:
+        ticket = self._tokens.read(resumption.token, now_s)
+        spec = self._prompts.read(_as_before(request, ticket), max_model_len=max_model_len)
+        require_same(ticket, self._tokens.fingerprints(spec, request.context.tenant, identity))
+        spec = replace(bounded(spec, max_model_len), weights=identity.weights if identity else "")
+        most = spec.params.max_tokens or 0
+        counts = checked_counts(resumption, spec.params.n, most)
+        resumed = outputs_so_far(resumption.received, self._vocab_size, most)
+        if resumed:  # its prompt log-probabilities were sent
+            spec = replace(spec, params=replace(spec.params, prompt_logprobs=None), resumed=resumed)
+        return PreparedRequest(
+            spec=spec,
+            resume_token=resumption.token,
+            call=ticket.call,
+            num_received=counts,
+            is_resumed=True,
+            received=resumption.received if resumed else (),
+        )
+
+
+def _as_before(request: GenerationRequest, ticket: ResumeTicket) -> GenerationRequest:
+    """Return the request with its former seed and name, where it sets none itself."""
+    sampling: dict[str, Any] = dict(request.sampling)
+    if sampling.get("seed") in (None, -1):
+        sampling["seed"] = ticket.seed
+    return replace(request, sampling=sampling, request_id=request.request_id or ticket.request_id)
 
 
 def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:

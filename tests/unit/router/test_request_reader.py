@@ -14,8 +14,8 @@ from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationRequest, PoolingRequest
-from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.requests.request_reader import PromptReader, bounded
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.text.chat_template import Conversation
 from baton_router.text.large_texts import LARGE
