@@ -26,7 +26,7 @@ from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
-from baton_router.core.admission.assignment import Assignment
+from baton_router.core.admission.assignment import Assignment, prompt_hashes
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.placement.placement_config import PlacementConfig
 from bench.command_line import make_parser
@@ -88,7 +88,7 @@ class FilledFleet:
         params = SamplingParams(max_tokens=100, seed=1)
         spec = RequestSpec(request_id=f"r{number}", prompt_token_ids=token_ids, params=params)
         assignment = Assignment(spec, PlacementConfig(), self.fleet)
-        return Prompt(spec, assignment, self.fleet.prompt_hashes(spec))
+        return Prompt(spec, assignment, prompt_hashes(spec, IDENTITY))
 
     def _load(self) -> WorkerLoad:
         rates = WorkerRates(
@@ -130,7 +130,7 @@ def main() -> None:
 
 def _row(num_workers: int, num_blocks: int, repeats: int) -> str:
     filled = FilledFleet(num_workers, num_blocks)
-    hashing = _times(lambda prompt: filled.fleet.prompt_hashes(prompt.spec), filled.usual, NUM_PROMPTS)
+    hashing = _times(lambda prompt: prompt_hashes(prompt.spec, IDENTITY), filled.usual, NUM_PROMPTS)
     for prompt in (*filled.usual, *filled.apart):
         _decide(prompt)
     lookup = _times(

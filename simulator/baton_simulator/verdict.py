@@ -8,6 +8,7 @@ from typing import Final
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
+from baton_router.core.admission.assignment import prompt_hashes
 from baton_router.core.router_events import FinishRequest
 from baton_simulator.cluster import Cluster
 from baton_simulator.outcome import Outcome
@@ -136,10 +137,10 @@ def require_known(cluster: Cluster, specs: list[RequestSpec]) -> None:
         AssertionError: it takes a worker to hold what it does not, or the reverse.
     """
     for router in cluster.routers.values():
-        if not router.is_alive or router.core.fleet.identity is None:
-            continue
         fleet = router.core.fleet
-        hashes = {one: None for spec in specs for one in fleet.prompt_hashes(spec)}
+        if not router.is_alive or (identity := fleet.identity) is None:
+            continue
+        hashes = {one: None for spec in specs for one in prompt_hashes(spec, identity)}
         for block_hash in hashes:
             for view in fleet.views(1, [block_hash]):
                 worker = cluster.workers[view.worker_id]

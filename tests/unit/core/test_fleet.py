@@ -18,6 +18,7 @@ from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
+from baton_router.core.admission.assignment import prompt_hashes
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.placement.placement import WorkerView
 from tests.builders import BLOCK_SIZE, VOCAB_SIZE, make_identity, make_request, make_source, make_worker_info
@@ -30,9 +31,10 @@ def hashes(spec: RequestSpec) -> tuple[bytes, ...]:
 
 
 def view(fleet: Fleet, spec: RequestSpec, worker_id: str = "w") -> WorkerView:
+    assert fleet.identity is not None
     return next(
         view
-        for view in fleet.views(len(spec.prompt_token_ids), fleet.prompt_hashes(spec))
+        for view in fleet.views(len(spec.prompt_token_ids), prompt_hashes(spec, fleet.identity))
         if view.worker_id == worker_id
     )
 

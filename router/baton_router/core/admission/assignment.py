@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.load_reservation import LoadReservation, total
-from baton_core.model.model_identity import ModelIdentity
+from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
@@ -18,7 +19,11 @@ from baton_router.core.placement.filters import available
 from baton_router.core.placement.placement import Placement, place, place_decoder
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.placement_record import Decision
-from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
+from baton_router.core.placement.placement_snapshot import (
+    EXPECTED_OUTPUT_TOKENS,
+    PlacementRequest,
+    WorkerView,
+)
 
 MAX_DECISIONS: Final = 32
 """Decisions remembered of a request; the oldest are forgotten first."""
@@ -112,8 +117,7 @@ class Assignment:
     def why_hopeless(self, now: float) -> str:
         """Return the reason why no worker could take the request even with room; empty where one could."""
         views = self._fleet.views(len(self._spec.given_token_ids), ())
-        request = self._fleet.request(now, self._spec, (), self._config.headroom_tokens, self._context)
-        outcome = absence(request, views, self._config)
+        outcome = absence(self._request(now), views, self._config)
         return self._explain(now, outcome) if outcome is not None and outcome.is_permanent else ""
 
     def withdraw(self, reason: str) -> None:
@@ -172,16 +176,38 @@ class Assignment:
         identity = self._fleet.identity
         reads_prefixes = self._spec.params.reads_prefix_cache
         if reads_prefixes and identity is not None and identity != self._hashed_for:
-            self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self._spec)
+            self._hashed_for, self._hashes = identity, prompt_hashes(self._spec, identity)
         views = self._fleet.views(len(self._spec.given_token_ids), self._hashes, self._spec.adapter_digest)
-        request = self._fleet.request(
-            now,
-            self._spec,
-            self._hashes,
-            self._config.headroom_tokens,
-            self._context,
+        return self._request(now, self._hashes), views
+
+    def _request(self, now: float, hashes: Sequence[bytes] = ()) -> PlacementRequest:
+        """Return the request as placement sees it; `hashes` are those of its prompt.
+
+        A worker must hold the known tokens and the headroom, or all possible output if that is less.
+        """
+        spec, context, fleet = self._spec, self._context, self._fleet
+        num_tokens, identity = len(spec.given_token_ids), fleet.identity
+        turn, split_turn = fleet.turns
+        return PlacementRequest(
+            request_id=spec.request_id,
+            at_s=now,
+            num_prompt_tokens=num_tokens,
+            num_blocks=fleet.num_blocks(num_tokens) if identity else 0,
+            block_size=identity.block_size if identity else 1,
+            block_bytes=fleet.block_bytes,
+            num_sequences=spec.num_sequences,
+            num_output_tokens=min(spec.params.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
+            num_needed_tokens=spec.num_needed_tokens(self._config.headroom_tokens),
+            weights=spec.weights or fleet.weights,
+            priority=spec.priority,
+            data_parallel_rank=context.data_parallel_rank,
+            named=context.named,
+            is_pooling=spec.pooling is not None,
+            session_id=context.session_id,
+            prompt_key=hashes[0].hex() if hashes else "",
+            turn=turn,
+            split_turn=split_turn,
         )
-        return request, views
 
     def _explain(self, now: float, outcome: Unplaceable) -> str:
         """Return why it has no worker, and what the absent ones do."""
@@ -211,6 +237,13 @@ class Assignment:
         for reserved in [one for one in self._reservations if is_over(one.reservation)]:
             self._reservations.remove(reserved)
             reserved.release()
+
+
+def prompt_hashes(spec: RequestSpec, identity: ModelIdentity) -> list[bytes]:
+    """Return the hashes of the full blocks of a request's known tokens, as a model's workers compute them."""
+    identity = with_weights(identity, spec.weights or identity.weights)
+    root = root_hash(identity, spec.cache_salt, spec.adapter_digest)
+    return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
 
 def _config_for(spec: RequestSpec, config: PlacementConfig) -> PlacementConfig:

@@ -7,23 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.pooling import PoolingModel, decode_pooling_model
-from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.control_messages import ControlResult, EnginePart
-from baton_core.sessions.router_messages import KVSource, RequestSpec
+from baton_core.sessions.router_messages import KVSource
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_core.weight_update import WeightVersion
 from baton_router.core.fleet.member import Member, ReservedLoad
 from baton_router.core.fleet.prefix_index import NUM_SHARDS, PrefixIndex
 from baton_router.core.placement.placement_snapshot import (
-    EXPECTED_OUTPUT_TOKENS,
-    PlacementRequest,
     WorkerView,
     speed_of,
     typical_rates,
@@ -320,18 +316,15 @@ class Fleet:
             kv_description=info.kv_description,
         )
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block at a worker; 1 while there is none."""
+        return next((member.info.block_bytes for member in self._members.values()), 1)
+
     def num_blocks(self, num_prompt_tokens: int) -> int:
         """Return the number of blocks that a computed prompt takes."""
         assert self.identity is not None, "only workers have blocks"
         return self.identity.paging.num_blocks(num_prompt_tokens)
-
-    def prompt_hashes(self, spec: RequestSpec) -> list[bytes]:
-        """Return the hashes of the full blocks of the request's known tokens, as the members compute them."""
-        identity = self.identity
-        assert identity is not None, "hashes depend on the model"
-        identity = with_weights(identity, spec.weights or identity.weights)
-        root = root_hash(identity, spec.cache_salt, spec.adapter_digest)
-        return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes], adapter: str = "") -> list[WorkerView]:
         """Return each worker as placement sees it, for these hashes of a prompt and the adapter's digest."""
@@ -345,40 +338,10 @@ class Fleet:
             for worker_id, member in self._members.items()
         ]
 
-    def request(
-        self,
-        now: float,
-        spec: RequestSpec,
-        hashes: Sequence[bytes],
-        headroom_tokens: int,
-        context: RequestContext = NO_CONTEXT,
-    ) -> PlacementRequest:
-        """Return the request as placement sees it; `hashes` are those of its prompt.
-
-        A worker must hold the known tokens and the headroom, or all possible output if that is less.
-        """
-        num_tokens, params = len(spec.given_token_ids), spec.params
-        info = next((member.info for member in self._members.values()), None)
-        return PlacementRequest(
-            request_id=spec.request_id,
-            at_s=now,
-            num_prompt_tokens=num_tokens,
-            num_blocks=self.num_blocks(num_tokens) if info else 0,
-            block_size=info.identity.block_size if info else 1,
-            block_bytes=info.block_bytes if info else 1,
-            num_sequences=spec.num_sequences,
-            num_output_tokens=min(params.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
-            num_needed_tokens=spec.num_needed_tokens(headroom_tokens),
-            weights=spec.weights or self._weights,
-            priority=spec.priority,
-            data_parallel_rank=context.data_parallel_rank,
-            named=context.named,
-            is_pooling=spec.pooling is not None,
-            session_id=context.session_id,
-            prompt_key=hashes[0].hex() if hashes else "",
-            turn=self._num_placed,
-            split_turn=self._num_split,
-        )
+    @property
+    def turns(self) -> tuple[int, int]:
+        """Placed requests, and those of them that were split: numbers of the next ones for round-robin."""
+        return self._num_placed, self._num_split
 
     def count_placement(self, *, is_split: bool) -> None:
         """Count a placed request; round-robin continues with the next worker of each half that it took."""
