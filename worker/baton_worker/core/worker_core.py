@@ -54,11 +54,16 @@ from baton_worker.core.controls import Controls, OpenWork
 from baton_worker.core.graceful_shutdown import GracefulShutdown
 from baton_worker.core.outputs import Outputs
 from baton_worker.core.phase_reports import PhaseReports
-from baton_worker.core.preparations import Preparations
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
-from baton_worker.core.worker_request import WorkerRequest, check_open, check_request, new_request
+from baton_worker.core.worker_request import (
+    Preparations,
+    WorkerRequest,
+    check_open,
+    check_request,
+    new_request,
+)
 from baton_worker.core.worker_status import LEAVING
 
 
@@ -153,8 +158,10 @@ class WorkerCore:
         self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
         if not self.scheduler.in_flight:
             effects += self.controls.begin(self.open_work)
-        effects += self._load_adapters(now)
-        return effects + self._cache_reports.publish() + self._phases.publish(now)
+        loads, ready = self.preparations.load_adapters(now, self.scheduler.in_flight.sequences)
+        for request_id in ready:
+            self._add_when_ready(request_id)
+        return effects + loads + self._cache_reports.publish() + self._phases.publish(now)
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         match event:
@@ -250,12 +257,6 @@ class WorkerCore:
         """Schedule a request that waits for nothing any more; a reservation begins with its blocks."""
         if request_id not in self.preparations and self.kv_pulls.get(request_id) is None:
             self.scheduler.add(self._requests[request_id].begin())
-
-    def _load_adapters(self, now: float) -> list[WorkerEffect]:
-        effects, ready = self.preparations.load_adapters(now, self.scheduler.in_flight.sequences)
-        for request_id in ready:
-            self._add_when_ready(request_id)
-        return effects
 
     def _start_ready(self, now: float) -> list[WorkerEffect]:
         """Let the reservations join the batch that have first tokens and blocks, and await nothing else."""
