@@ -178,7 +178,7 @@ def _sample_spec(request: RequestSpec, index: int, tokens: Sequence[int]) -> Sam
         top_k=params.top_k,
         top_p=params.top_p,
         min_p=params.min_p,
-        history=history if rules.is_needed else None,
+        history=history if request.bad_words or request.thinking or params.changes_logits else None,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Final
 from baton_core.kv_layout.paging import Paging
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import SamplingParams, sequence_seed
-from baton_core.requests.sampling_rules import SamplingRules
 from baton_core.worker.step_plan import (
     SAMPLED,
     LogprobsSpec,
@@ -64,7 +63,7 @@ def expected_tokens(
     prompt: tuple[int, ...], params: SamplingParams, index: int, count: int, windows: Windows = ONE_KIND
 ) -> list[int]:
     """Return the tokens of an undisturbed engine, `count` at most."""
-    is_ruled = SamplingRules(params=params).is_needed
+    is_ruled = params.changes_logits
     assert params.seed is not None
     seed = sequence_seed(params.seed, index)
     slots: list[list[int]] = [[] for _ in windows]

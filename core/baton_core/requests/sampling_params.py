@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
@@ -125,6 +125,12 @@ class SamplingParams:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
     @property
+    def changes_logits(self) -> bool:
+        """True if logits may change before temperature and filters, bad words and thinking aside."""
+        given = (self.min_tokens, self.logit_bias, self.structured_outputs, self.logits_processors)
+        return any(given) or self.has_penalties or self.allowed_token_ids is not None
+
+    @property
     def reads_prefix_cache(self) -> bool:
         """True if cached blocks of the prompt may be used instead of computing them."""
         if self.skip_reading_prefix_cache is None:
@@ -166,6 +172,48 @@ def check_vocabulary(params: SamplingParams, *, vocab_size: int, max_logprobs: i
             lowest = -1 if max_logprobs == vocab_size else 0
             allowed = f"{lowest} to {max_logprobs}, of which --max-logprobs decides"
             raise InvalidRequestError(field, value, allowed)
+
+
+def nothing_left(
+    params: SamplingParams, fields: Sequence[str], num_output_tokens: int
+) -> InvalidRequestError:
+    """Return the error of a request whose fields together leave no token to sample."""
+    first, *others = fields
+    value = getattr(params.structured_outputs, first.rsplit(".", 1)[-1], None)
+    if not first.startswith("structured_outputs."):
+        value = getattr(params, first)
+    beside = f" beside {' and '.join(others)}" if others else ""
+    allowed = (
+        f"what leaves a token to sample{beside}; none is left after {num_output_tokens} tokens of output"
+    )
+    return InvalidRequestError(first, value, allowed)
+
+
+def held_off_token_ids(params: SamplingParams, eos_token_ids: Collection[int]) -> tuple[int, ...]:
+    """Return the tokens that are not sampled before `min_tokens`: end tokens, also those that end nothing."""
+    return tuple(sorted({*params.stop_token_ids, *eos_token_ids})) if params.min_tokens else ()
+
+
+def check_first_token(
+    params: SamplingParams, bad_words: Sequence[Sequence[int]], held_off: Collection[int]
+) -> None:
+    """Refuse parameters that leave no token to sample at the first position already.
+
+    Grammars are not checked: their first tokens are known once they are compiled.
+
+    Raises:
+        InvalidRequestError: naming the fields.
+    """
+    if params.allowed_token_ids is None:
+        return
+    allowed, others = set(params.allowed_token_ids), list[str]()
+    bad_token_ids = {word[0] for word in bad_words if len(word) == 1}
+    for field, token_ids in (("min_tokens", held_off), ("bad_words", bad_token_ids)):
+        if not allowed.isdisjoint(token_ids):
+            allowed.difference_update(token_ids)
+            others.append(field)
+    if not allowed:
+        raise nothing_left(params, ["allowed_token_ids", *others], 0)
 
 
 def _check_params(params: SamplingParams) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_rules import SamplingRules, nothing_left
+from baton_core.requests.sampling_params import nothing_left
+from baton_core.requests.sampling_rules import SamplingRules
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.worker.step_plan import SamplingHistory, SeqId
 from baton_engine.sampling.bad_words import BadWords

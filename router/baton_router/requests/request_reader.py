@@ -15,8 +15,12 @@ from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
 from baton_core.requests.pooling import PoolingModel, decode_pooling_model
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
-from baton_core.requests.sampling_params import SamplingParams, check_vocabulary
-from baton_core.requests.sampling_rules import check_first_token, held_off_token_ids
+from baton_core.requests.sampling_params import (
+    SamplingParams,
+    check_first_token,
+    check_vocabulary,
+    held_off_token_ids,
+)
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec

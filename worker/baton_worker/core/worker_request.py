@@ -12,7 +12,8 @@ from baton_core.errors import InvalidRequestError, OverloadedError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, MAX_LOGPROBS
 from baton_core.requests.pooling import check_runner
-from baton_core.requests.sampling_rules import SamplingRules, check_first_token, held_off_token_ids
+from baton_core.requests.sampling_params import check_first_token, held_off_token_ids
+from baton_core.requests.sampling_rules import SamplingRules
 from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import (
     Generate,
@@ -261,11 +262,13 @@ def _sampling_rules(spec: RequestSpec, config: WorkerConfig) -> SamplingRules | 
     """Return the rules that change a request's logits; None if tokens are sampled from them as they are."""
     params = spec.params
     ending = held_off_token_ids(params, config.eos_token_ids)
-    rules = SamplingRules(
+    check_first_token(params, spec.bad_words, ending)
+    is_ruled = spec.bad_words or spec.thinking or params.changes_logits
+    if not is_ruled and not config.has_batch_processors:
+        return None
+    return SamplingRules(
         params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
     )
-    check_first_token(params, spec.bad_words, ending)
-    return rules if rules.is_needed or config.has_batch_processors else None
 
 
 def _max_chunk_tokens(spec: RequestSpec, config: WorkerConfig) -> int:
