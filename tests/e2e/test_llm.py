@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -62,9 +63,9 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     params = [
         greedy(20),
         SAMPLED,
-        replace(SAMPLED, n=3),
+        msgspec.structs.replace(SAMPLED, n=3),
         greedy(9),
-        replace(SAMPLED, seed=-6),
+        msgspec.structs.replace(SAMPLED, seed=-6),
         stopped,
         stopped,
         greedy(9),
@@ -79,7 +80,7 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
 
 
 def test_a_request_with_more_sequences_than_strangers_may_have_is_handed_over(llm: LLM, spawned: LLM) -> None:
-    params = replace(SAMPLED, n=150, max_tokens=3)
+    params = msgspec.structs.replace(SAMPLED, n=150, max_tokens=3)
     prompt = draw_prompt(300, seed=5)
     expected = llm.generate(prompt, params, use_tqdm=False)
     assert without_names(spawned.generate(prompt, params, use_tqdm=False)) == without_names(expected)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from baton import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams

@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
 import httpx
+from msgspec.structs import replace
 
 from baton import SamplingParams
 from baton.executors.resuming_client import ResumingClient
