@@ -54,6 +54,7 @@ class ClientStream:
     ) -> None:
         spec = prepared.spec
         self.request = prepared
+        """The request as it was prepared; its resume token may be another since."""
         self.resume_token = prepared.resume_token
         """Final once the first event can be read."""
         self._token_for = prepared.token_for

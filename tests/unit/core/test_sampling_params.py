@@ -24,6 +24,7 @@ from baton_core.requests.sampling_params import (
     derived_seed,
     sequence_seed,
 )
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 INT = "an integer from {} to {}"
 EXTRA_ARGS = f"an object that JSON can hold, in at most {MAX_EXTRA_ARGS_BYTES} bytes"
@@ -243,6 +244,24 @@ def test_cached_prefixes_are_read_unless_the_whole_prompt_is_needed(
     changes: dict[str, Any], is_read: bool
 ) -> None:
     assert SamplingParams(**changes).reads_prefix_cache is is_read
+
+
+@pytest.mark.parametrize(
+    ("changes", "are_changed"),
+    [
+        ({}, False),
+        ({"temperature": 0.0, "top_k": 3, "min_p": 0.1, "bad_words": ["a"]}, False),
+        ({"presence_penalty": 0.1}, True),
+        ({"repetition_penalty": 1.1}, True),
+        ({"min_tokens": 1}, True),
+        ({"logit_bias": {3: 1.0}}, True),
+        ({"allowed_token_ids": [3]}, True),
+        ({"structured_outputs": StructuredOutputsParams(regex="a")}, True),
+        ({"logits_processors": ["package.module:function"]}, True),
+    ],
+)
+def test_logits_change_where_a_parameter_may_change_them(changes: dict[str, Any], are_changed: bool) -> None:
+    assert SamplingParams(**changes).changes_logits is are_changed
 
 
 def test_reading_cached_prefixes_does_not_go_with_prompt_logprobs() -> None:
