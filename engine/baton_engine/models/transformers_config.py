@@ -146,7 +146,8 @@ def _load_config(folder: Path, architecture: str, overrides: Mapping[str, Any]) 
             raise UnsupportedError(
                 f"rope_type {rope_type!r}, which lets the longest sequence of a step decide"
             )
-    _positive(config, "max_position_embeddings")
+    if getattr(config, "max_position_embeddings", None) is not None:
+        _positive(config, "max_position_embeddings")
     return config
 
 

@@ -107,20 +107,26 @@ class TransformersModel:
         is_clean = torch.zeros_like(positions, dtype=torch.bool)
         is_clean[:, list(_CHECKED_ROWS)] = True
         embedded = embedded.masked_fill(~is_clean[..., None], torch.nan)
-        inputs: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": positions, "use_cache": False}
-        with plugged(note_rows):
-            whole = self._model(**inputs).logits[is_clean]
-            hidden = self._decoder(**inputs).last_hidden_state[is_clean]
-        self._refuse_unless(all(map(_are_alike, [hidden, *rows])), "tokens that meet outside its attention")
-        logits = torch.stack((whole[0], self.logits(hidden)[0]))
-        self._refuse_unless(_are_alike(logits), "logits that depend on more than the last hidden state")
+        inputs: dict[str, Any] = {"position_ids": positions, "use_cache": False}
+        try:
+            with plugged(note_rows):
+                # Clones, because some families scale embeddings in place.
+                whole = self._model(inputs_embeds=embedded.clone(), **inputs).logits[is_clean]
+                hidden = self._decoder(inputs_embeds=embedded.clone(), **inputs).last_hidden_state[is_clean]
+            logits = torch.stack((whole[0], self.logits(hidden)[0]))
+        except Exception as error:  # Code of many authors: it may raise anything.
+            reason = f"code that fails with {type(error).__name__}: {first_line(error)}"
+            raise self._refusal(reason) from error
+        if not all(map(_are_alike, [hidden, *rows])):
+            raise self._refusal("tokens that meet outside its attention")
+        if not _are_alike(logits):
+            raise self._refusal("logits that depend on more than the last hidden state")
 
-    def _refuse_unless(self, holds: bool, reason: str) -> None:
-        if not holds:
-            raise InvalidModelError(
-                f"{self._config.folder}: {self._config.architecture} has {reason}; "
-                "allowed: decoders whose tokens meet in the attention alone"
-            )
+    def _refusal(self, reason: str) -> InvalidModelError:
+        return InvalidModelError(
+            f"{self._config.folder}: {self._config.architecture} has {reason}; "
+            "allowed: decoders whose tokens meet in the attention alone"
+        )
 
 
 @dataclass
@@ -128,6 +134,7 @@ class _DecoderOutput(MoeModelOutputWithPast):  # type: ignore[misc]  # mypy does
     """The fields of a decoder's output that the head of any family reads."""
 
     cross_attentions: Any = None
+    shared_kv_states: Any = None
 
 
 class _GivenHidden(nn.Module):

@@ -7,6 +7,7 @@ with the reason. Imported only where Transformers is installed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from baton_engine.models.transformers_attention import (
 _NUM_TOKENS: Final = 8
 _FAR: Final = 5000
 """A position beyond the usual sizes of chunks, to look at masks that name no size."""
+_VALUES_NEEDED: Final = ("meta tensor", "register_meta")
+"""Parts of the messages of torch where code asks for values that the meta device does not have."""
+_OWN_ATTENTION: Final = "attention classes of its own instead of the attention interface"
 
 
 def trace_model(config: Any, num_layers: int) -> ModelTrace:
@@ -39,6 +43,7 @@ def trace_model(config: Any, num_layers: int) -> ModelTrace:
     if len(recorder.shapes) > 1:
         raise UnsupportedError(f"layers of different KV heads and head sizes: {sorted(recorder.shapes)}")
     windows = _windows_by_layer(recorder.windows, num_layers)
+    _refuse_shorter_caches(config, windows)
     ((num_kv_heads, key_dim, value_dim),) = recorder.shapes
     return ModelTrace(
         num_kv_heads=num_kv_heads,
@@ -60,17 +65,43 @@ def _run_without_weights(config: Any, recorder: _Recorder) -> int:
     except KeyError as error:
         if error.args != (TRACED,):
             raise
-        raise UnsupportedError("attention classes of its own instead of the attention interface") from None
+        raise UnsupportedError(_OWN_ATTENTION) from None
     _refuse_structure(model)
+    model = model.eval()
     token_ids = torch.zeros(1, _NUM_TOKENS, dtype=torch.int64, device="meta")
+    try:
+        output = _forward(model, recorder, input_ids=token_ids)
+    # Code of many authors, some of which was never meant to run like this: it may raise anything.
+    except Exception as error:
+        if isinstance(error, UnsupportedError) or (reason := _why_failed(model, error)) is None:
+            raise
+        raise UnsupportedError(reason) from error
+    try:
+        _forward(model, _Recorder(), inputs_embeds=model.get_input_embeddings()(token_ids))
+    except Exception as error:
+        raise UnsupportedError("layers that need token ids, and not their embeddings alone") from error
+    return int(output.logits.shape[-1])
+
+
+def _forward(model: Any, recorder: _Recorder, **tokens: Tensor) -> Any:
     with plugged(recorder.attention, recorder.make_mask), torch.no_grad():
-        output = model.eval()(
-            input_ids=token_ids,
+        return model(
+            **tokens,
             position_ids=torch.arange(_NUM_TOKENS, device="meta")[None],
-            attention_mask=torch.ones_like(token_ids),
+            attention_mask=torch.ones(1, _NUM_TOKENS, dtype=torch.int64, device="meta"),
             use_cache=False,
         )
-    return int(output.logits.shape[-1])
+
+
+def _why_failed(model: Any, error: Exception) -> str | None:
+    """Say what in a model makes its run without weights fail; None if only the error tells."""
+    if model._is_stateful:
+        return "layers that keep a state, which has no cache"
+    if not model._supports_attention_backend:
+        return _OWN_ATTENTION
+    if any(text in str(error) for text in _VALUES_NEEDED):
+        return "code that looks at the values of its tensors, such as a recurrent state or counts of experts"
+    return None
 
 
 class _Recorder:
@@ -128,6 +159,19 @@ def _windows_by_layer(
             f"attention calls of the layers {called}, where each of {num_layers} layers has to call once"
         )
     return tuple(windows[layer] for layer in range(num_layers))
+
+
+def _refuse_shorter_caches(config: Any, windows: Sequence[int | None]) -> None:
+    """Refuse layers whose cache in Transformers forgets tokens that their mask shows.
+
+    There the tokens of a generation depend on which of its steps computed them.
+    """
+    longest = getattr(config, "max_position_embeddings", None) or math.inf
+    caches = transformers.DynamicCache(config=config).layers
+    for layer, (cache, window) in enumerate(zip(caches, windows, strict=False)):
+        kept = getattr(cache, "sliding_window", None) or longest
+        if window is None and kept < longest:
+            raise UnsupportedError(f"a cache of {kept} tokens in layer {layer}, whose mask has no window")
 
 
 def _refuse_structure(model: nn.Module) -> None:

@@ -18,17 +18,25 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     Cohere2Config,
+    CTRLConfig,
     DeepseekV3Config,
     ElectraConfig,
     FalconH1Config,
+    FalconMambaConfig,
+    Gemma4TextConfig,
+    Gemma4UnifiedTextConfig,
     GPTBigCodeConfig,
     GPTJConfig,
     GraniteSWAConfig,
+    JetMoeConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxConfig,
+    MoshiConfig,
     OlmoeConfig,
     PretrainedConfig,
     T5Config,
+    XGLMConfig,
 )
 from transformers.models.auto import configuration_auto, modeling_auto
 from transformers.models.llama.modeling_llama import LlamaMLP
@@ -94,6 +102,20 @@ def save_model(folder: Path, config: PretrainedConfig) -> Path:
             ),
             id="values smaller than keys",
         ),
+        pytest.param(
+            CTRLConfig(vocab_size=512, n_embd=64, dff=96, n_layer=2, n_head=4, n_positions=512),
+            id="embeddings scaled in place",
+        ),
+        pytest.param(
+            Gemma4UnifiedTextConfig(
+                **{**SMALL, "num_hidden_layers": 2},
+                head_dim=16,
+                global_head_dim=16,
+                sliding_window=7,
+                layer_types=["sliding_attention", "full_attention"],
+            ),
+            id="a head that hands on states",
+        ),
     ],
 )
 def test_logits_equal_those_of_transformers_in_one_piece_and_in_chunks(
@@ -122,11 +144,48 @@ def test_windows_and_heads_are_found_without_weights(tmp_path: Path) -> None:
         (
             BloomConfig(hidden_size=64, n_layer=2, n_head=4),
             "BloomForCausalLM",
-            "max_position_embeddings None",
+            "no layer that calls Transformers' attention interface",
         ),
         (GPTJConfig(n_embd=64, n_layer=2, n_head=4), "GPTJForCausalLM", "attention classes of its own"),
         (FalconH1Config(**SMALL), "FalconH1ForCausalLM", "a convolution over tokens"),
         (GraniteSWAConfig(**SMALL), "GraniteSWAForCausalLM", "further tensors: s_aux"),
+        (
+            FalconMambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=512),
+            "FalconMambaForCausalLM",
+            "a convolution over tokens",
+        ),
+        (
+            XGLMConfig(vocab_size=512, d_model=64, ffn_dim=96, num_layers=2, attention_heads=4),
+            "XGLMForCausalLM",
+            "attention classes of its own",
+        ),
+        (
+            JetMoeConfig(**SMALL, num_local_experts=4, kv_channels=16),
+            "JetMoeForCausalLM",
+            "code that looks at the values of its tensors",
+        ),
+        (
+            MiniMaxConfig(**SMALL, head_dim=16),
+            "MiniMaxForCausalLM",
+            "code that looks at the values of its tensors",
+        ),
+        (
+            Gemma4TextConfig(
+                **SMALL,
+                head_dim=16,
+                global_head_dim=16,
+                layer_types=["full_attention"] * 3,
+                hidden_size_per_layer_input=16,
+                vocab_size_per_layer_input=512,
+            ),
+            "Gemma4ForCausalLM",
+            "layers that need token ids, and not their embeddings alone",
+        ),
+        (
+            MoshiConfig(**SMALL, sliding_window=8),
+            "MoshiForCausalLM",
+            "a cache of 8 tokens in layer 0, whose mask has no window",
+        ),
         (T5Config(), "T5ForConditionalGeneration", "an encoder"),
         (ElectraConfig(**SMALL), "ElectraForMaskedLM", "no class of this name"),
         (
@@ -230,3 +289,26 @@ def test_a_model_whose_tokens_meet_outside_the_attention_is_refused(tmp_path: Pa
         InvalidModelError, match="MeetingForCausalLM has tokens that meet outside its attention"
     ):
         native_logits(folder, [5, 6], 2)
+
+
+@pytest.mark.usefixtures("_meeting_model")
+def test_a_model_whose_code_fails_with_weights_is_refused_by_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model(tmp_path / "model", MeetingConfig(**SMALL))
+
+    def fail(mlp: LlamaMLP, x: Tensor) -> Tensor:
+        if not x.is_meta:
+            raise AttributeError("no such state")
+        return x
+
+    monkeypatch.setattr(MeetingMLP, "forward", fail)
+    with pytest.raises(
+        InvalidModelError, match="MeetingForCausalLM has code that fails with AttributeError: no such state"
+    ):
+        native_logits(folder, [5, 6], 2)
+
+
+def test_a_cache_as_long_as_the_longest_sequence_needs_no_window(tmp_path: Path) -> None:
+    config = MoshiConfig(**{**SMALL, "max_position_embeddings": 8}, sliding_window=8)
+    assert read_model_config(save_config(tmp_path, config, "MoshiForCausalLM")).max_position_embeddings == 8
