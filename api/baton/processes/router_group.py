@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -15,6 +16,8 @@ from baton_service.process import report
 
 STOP_WITHIN_S: Final = 10.0
 """After the shutdown timeout."""
+_MAX_TEMPORARY_BYTES: Final = 75
+"""Longest path of a folder below which sockets are made: the system takes 107 bytes for a socket's whole path."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +51,7 @@ class RouterGroup:
 
     async def run(self) -> int:
         """Keep all running until cancelled; returns the exit code of one that ends before it listens."""
-        with tempfile.TemporaryDirectory(prefix="baton-router-") as folder:
+        with tempfile.TemporaryDirectory(prefix="baton-router-", dir=_folder_for_sockets()) as folder:
             first = self._process(0, folder, self._announce)
             async with cancelled_at_end(first.run()) as running:
                 if await ends_before(running, first.bound):
@@ -84,6 +87,12 @@ class RouterGroup:
             announce=announce,
             name=f"router process {index}",
         )
+
+
+def _folder_for_sockets() -> str:
+    """Return the folder of temporary files, or /tmp if the path of a socket in it would be too long."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= _MAX_TEMPORARY_BYTES else "/tmp"  # noqa: S108 (its own folder)
 
 
 async def _wait_for(processes: Sequence[SupervisedRouter]) -> int:

@@ -58,6 +58,11 @@ def test_the_client_prints_the_text_and_one_line_of_timings(
     assert timings.endswith("1.500 s in all")
 
 
+def test_a_proxy_of_the_environment_is_passed_by(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert run_client(monkeypatch, "hello", "--address", address) == 0
+
+
 def test_the_client_prints_status_and_message_of_an_error_and_exits_with_one(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
