@@ -1,4 +1,4 @@
-"""What `make demo` runs, where an environment is in its way."""
+"""The program of `make demo` in environments that are in its way."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from baton_service.process import report
 STOP_WITHIN_S: Final = 10.0
 """After the shutdown timeout."""
 _MAX_TEMPORARY_BYTES: Final = 75
-"""Longest path of a folder below which sockets are made: the system takes 107 bytes for a socket's whole path."""
+"""Longest path of a folder below which sockets are made: a socket's whole path has 107 bytes at most."""
 _log = logging.getLogger(__name__)
 
 

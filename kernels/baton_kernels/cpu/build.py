@@ -6,6 +6,7 @@ another build. Several processes may ask for the same one at once: the first bui
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -27,6 +28,8 @@ _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
 _TIMEOUT_S: Final = 600
 """The compiler needs about a minute of CPU time, and on a busy machine several times as long."""
+_MIN_FREE_BYTES: Final = 8 * 2**20
+"""Free space with which a build begins: a full disk would end it only after minutes."""
 
 
 class BuildError(Exception):
@@ -135,8 +138,19 @@ def _others_who_may_write(status: os.stat_result) -> str:
     return f"group {status.st_gid}" if status.st_mode & stat.S_IWGRP and not is_own else ""
 
 
+def _require_space(folder: Path) -> None:
+    """Refuse to begin a build that a full disk would end."""
+    num_free = shutil.disk_usage(folder).free
+    if num_free < _MIN_FREE_BYTES:
+        raise OSError(
+            errno.ENOSPC,
+            f"{folder} has {num_free} bytes free; allowed: {_MIN_FREE_BYTES} or more for a build",
+        )
+
+
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -> None:
     """Compile with the header of the structs, and rename the library into place. The caller has its lock."""
+    _require_space(library.parent)
     logger.info("building the C++ kernels for this CPU, once: %s", library.stem.rpartition("-")[0])
     folder = library.with_suffix(".unfinished")
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,3 +128,14 @@ def test_nothing_is_compiled_where_nothing_is_run(tmp_path: Path, monkeypatch: p
     with pytest.raises(BuildError, match=f"{tmp_path / 'cache'} is on a file system mounted noexec"):
         build(PLAIN, tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_no_build_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
+    ready = build(PLAIN, tmp_path / "ready")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
+    with pytest.raises(
+        BuildError, match=f"{tmp_path / 'cache'} has 65536 bytes free; allowed: 8388608 or more"
+    ):
+        build(PLAIN, tmp_path / "cache")
+    assert build(PLAIN, tmp_path / "ready") == ready
