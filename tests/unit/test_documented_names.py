@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from baton.commands import cli_arguments
 from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.cli_arguments import COMMANDS
 from baton.commands.client_arguments import add_actions
@@ -30,6 +32,8 @@ OTHERS: Final = re.compile(
     r"\.venv/bin/pip)\b"
 )
 """Commands whose flags are not Baton's."""
+COMMAND: Final = re.compile(r"(?:\$ )?(?:\.venv/bin/)?baton (?!\S+ needs )(.*)")
+"""A command, but no error that begins with its name."""
 LINK: Final = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]+))?\)")
 HEADING: Final = re.compile(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", re.MULTILINE)
 OTHER_FLAGS: Final = {"--profile", "--scale", "--torch-backend"}
@@ -136,3 +140,22 @@ def test_every_flag_that_is_named_exists(document: str) -> None:
         for flag in FLAG.findall(code)
     } - flags()
     assert sorted(unknown) == []
+
+
+def commands_in(document: str) -> list[list[str]]:
+    """The arguments of every `baton` command in a block of the page."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", text_of(document), re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    commands = [shlex.split(found[1], comments=True) for line in lines if (found := COMMAND.match(line))]
+    return [[word for word in command if word != "[MODEL]"] for command in commands]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_is_one_of_the_command_line(document: str) -> None:
+    refused = []
+    for command in commands_in(document):
+        try:
+            cli_arguments.parse(command)
+        except SystemExit as end:
+            refused += [command] if end.code else []
+    assert refused == []

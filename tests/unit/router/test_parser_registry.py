@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from baton_core.errors import InvalidConfigError
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.output_parsing import registry
 from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
-from baton_router.output_parsing.output_parser import PlainParser, TextDelta, ToolCallDelta
+from baton_router.output_parsing.output_parser import PlainParser, TextDelta, ToolCallDelta, collect
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from tests.unit.router.output_parsers import CALL, content, read
@@ -62,6 +64,24 @@ def test_a_plug_in_adds_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert registry.make_tool_parser("loud", ()).push("hello") == [TextDelta(text="HELLO")]
     with pytest.raises(InvalidConfigError, match="'loud'; allowed: any but"):
         registry.register_tool_parser("loud", registry._TOOL_PARSERS["hermes"])
+
+
+def test_the_documented_plug_in_reads_calls_behind_its_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_TOOL_PARSERS", dict(registry._TOOL_PARSERS))
+    page = (Path(__file__).parents[3] / "docs/architecture.md").read_text()
+    (plugin,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "brackets.py").write_text(plugin)
+    registry.load_plugin(str(tmp_path / "brackets.py"))
+    text, named = f"Hi. [call]{CALL}[call] is no call", json.loads(CALL)
+    for pieces in ([text], list(text)):
+        parser = registry.make_tool_parser("brackets", ())
+        parsed = collect([delta for piece in pieces for delta in parser.push(piece)] + parser.flush())
+        assert [(call.name, call.arguments) for call in parsed.tool_calls] == [
+            (named["name"], json.dumps(named["arguments"]))
+        ]
+        assert parsed.content == "Hi. [call] is no call"
 
 
 REASONING_PLUGIN = """
