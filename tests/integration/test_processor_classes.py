@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from baton import LLM, SamplingParams
@@ -130,7 +130,7 @@ def test_a_request_that_is_handed_over_and_then_moves_is_added_where_it_goes(
 def test_an_llm_takes_a_class_or_its_name(given: str | type, folder: Path) -> None:
     params = [greedy(12), SamplingParams(seed=3, max_tokens=12, ignore_eos=True)]
     with LLM.from_engine_args(tiny_args(folder)) as plain:
-        functions = [replace(one, logits_processors=(digested,)) for one in params]
+        functions = [structs.replace(one, logits_processors=(digested,)) for one in params]
         of_functions = plain.generate([PROMPT, PROMPT], functions, use_tqdm=False)
     with LLM.from_engine_args(tiny_args(folder, logits_processors=[given])) as llm:
         outputs = llm.generate([PROMPT, PROMPT], params, use_tqdm=False)

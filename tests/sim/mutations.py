@@ -17,7 +17,7 @@ from baton_core.worker.worker_events import SendToConsumer
 from baton_decode.core.kv_pulls import KvPulls
 from baton_decode.core.transfer import Transfer
 from baton_prefill.core.lease_table import LeaseTable
-from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.admission.assignment import Assignment
 from baton_router.core.flow.token_stream import TokenStream
 from baton_simulator import sliced_engine
 from baton_simulator.hash_engine import ONE_KIND
@@ -170,7 +170,7 @@ def _resume_one_token_early(original: Any) -> Any:
 def _forget_what_workers_hold(original: Any) -> Any:
     """A request goes to workers that do not hold it."""
 
-    def request(self: Fleet, *arguments: Any) -> Any:
+    def request(self: Assignment, *arguments: Any) -> Any:
         return replace(original(self, *arguments), num_needed_tokens=0)
 
     return request
@@ -311,7 +311,7 @@ MISTAKES: Final = {
         owner=TokenStream, method="resumed", mutate=_resume_one_token_early, kinds="crash", topology="1p2d"
     ),
     "place where it does not fit": Mistake(
-        owner=Fleet, method="request", mutate=_forget_what_workers_hold, kinds="crash", topology="3m"
+        owner=Assignment, method="_request", mutate=_forget_what_workers_hold, kinds="crash", topology="3m"
     ),
     "end a stream at its worker's limit": Mistake(
         owner=TokenStream,
