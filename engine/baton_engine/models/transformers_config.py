@@ -106,7 +106,12 @@ def read_transformers_config(
 def _reason(error: Exception) -> str:
     if isinstance(error, UnsupportedError):
         return f"this one has {error}"
-    return f"this one fails with {type(error).__name__}: {first_line(error)}".rstrip(": ")
+    return f"this one {failure(error)}"
+
+
+def failure(error: Exception) -> str:
+    """Say with what error code fails, one without a message too."""
+    return f"fails with {type(error).__name__}: {first_line(error)}".rstrip(": ")
 
 
 def first_line(error: Exception) -> str:

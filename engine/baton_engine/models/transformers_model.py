@@ -23,6 +23,7 @@ from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.transformers_attention import ATTENTION, AttentionCall, plugged, register
 from baton_engine.models.transformers_config import (
     TransformersConfig,
+    failure,
     first_line,
     load_transformers_config,
 )
@@ -115,8 +116,7 @@ class TransformersModel:
                 hidden = self._decoder(inputs_embeds=embedded.clone(), **inputs).last_hidden_state[is_clean]
             logits = torch.stack((whole[0], self.logits(hidden)[0]))
         except Exception as error:  # Code of many authors: it may raise anything.
-            reason = f"code that fails with {type(error).__name__}: {first_line(error)}"
-            raise self._refusal(reason) from error
+            raise self._refusal(f"code that {failure(error)}") from error
         if not all(map(_are_alike, [hidden, *rows])):
             raise self._refusal("tokens that meet outside its attention")
         if not _are_alike(logits):

@@ -139,9 +139,11 @@ def _others_who_may_write(status: os.stat_result) -> str:
 
 
 def _require_space(folder: Path) -> None:
-    """Refuse to begin a build that a full disk would end."""
-    num_free = shutil.disk_usage(folder).free
-    if num_free < _MIN_FREE_BYTES:
+    """Refuse to begin a build that a full disk would end; a file system without a size tells nothing."""
+    space = os.statvfs(folder)
+    num_blocks = space.f_bavail if os.geteuid() else space.f_bfree  # root may fill what is reserved
+    num_free = num_blocks * space.f_frsize
+    if space.f_blocks and num_free < _MIN_FREE_BYTES:
         raise OSError(
             errno.ENOSPC,
             f"{folder} has {num_free} bytes free; allowed: {_MIN_FREE_BYTES} or more for a build",

@@ -292,20 +292,25 @@ def test_a_model_whose_tokens_meet_outside_the_attention_is_refused(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("_meeting_model")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (AttributeError("no such state"), "AttributeError: no such state; allowed"),
+        (AssertionError(), "AssertionError; allowed"),
+    ],
+)
 def test_a_model_whose_code_fails_with_weights_is_refused_by_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_model(tmp_path / "model", MeetingConfig(**SMALL))
 
     def fail(mlp: LlamaMLP, x: Tensor) -> Tensor:
         if not x.is_meta:
-            raise AttributeError("no such state")
+            raise error
         return x
 
     monkeypatch.setattr(MeetingMLP, "forward", fail)
-    with pytest.raises(
-        InvalidModelError, match="MeetingForCausalLM has code that fails with AttributeError: no such state"
-    ):
+    with pytest.raises(InvalidModelError, match=f"MeetingForCausalLM has code that fails with {said}"):
         native_logits(folder, [5, 6], 2)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,12 +130,36 @@ def test_nothing_is_compiled_where_nothing_is_run(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "cache").iterdir())
 
 
+def disk(*, total: int = 1000, free: int, available: int) -> Callable[[Path], SimpleNamespace]:
+    """Make a `statvfs` of a file system that counts in blocks of 64 KiB."""
+    space = SimpleNamespace(f_flag=0, f_frsize=65536, f_blocks=total, f_bfree=free, f_bavail=available)
+    return lambda _: space
+
+
 def test_no_build_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
     ready = build(PLAIN, tmp_path / "ready")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
+    monkeypatch.setattr(os, "statvfs", disk(free=1, available=1))
     with pytest.raises(
         BuildError, match=f"{tmp_path / 'cache'} has 65536 bytes free; allowed: 8388608 or more"
     ):
         build(PLAIN, tmp_path / "cache")
     assert build(PLAIN, tmp_path / "ready") == ready
+
+
+def test_a_build_begins_where_a_file_system_has_no_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
+    monkeypatch.setattr(os, "statvfs", disk(total=0, free=0, available=0))
+    assert build(PLAIN, tmp_path / "cache").exists()
+
+
+@needs_root
+def test_root_builds_in_what_is_reserved_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
+    monkeypatch.setattr(os, "statvfs", disk(free=128, available=0))
+    assert build(PLAIN, tmp_path / "cache").exists()
+    monkeypatch.setattr(os, "geteuid", lambda: POD_USER)
+    with pytest.raises(BuildError, match="has 0 bytes free"):
+        build(PLAIN, tmp_path / "other")
