@@ -164,8 +164,11 @@ def _windows_by_layer(
 def _refuse_shorter_caches(config: Any, windows: Sequence[int | None]) -> None:
     """Refuse layers whose cache in Transformers forgets tokens that their mask shows.
 
-    There the tokens of a generation depend on which of its steps computed them.
+    There the tokens of a generation depend on which of its steps computed them. A window that the family
+    does not know, which its cache alone would read, came into the file from elsewhere and is passed over.
     """
+    if not hasattr(type(config), "sliding_window"):
+        return
     longest = getattr(config, "max_position_embeddings", None) or math.inf
     caches = transformers.DynamicCache(config=config).layers
     for layer, (cache, window) in enumerate(zip(caches, windows, strict=False)):

@@ -317,3 +317,9 @@ def test_a_model_whose_code_fails_with_weights_is_refused_by_its_error(
 def test_a_cache_as_long_as_the_longest_sequence_needs_no_window(tmp_path: Path) -> None:
     config = MoshiConfig(**{**SMALL, "max_position_embeddings": 8}, sliding_window=8)
     assert read_model_config(save_config(tmp_path, config, "MoshiForCausalLM")).max_position_embeddings == 8
+
+
+def test_a_window_that_the_family_does_not_know_is_passed_over(tmp_path: Path) -> None:
+    config = OlmoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2, sliding_window=8)
+    folder = save_config(tmp_path, config, "OlmoeForCausalLM")
+    assert read_model_config(folder).layer_windows == (None,) * SMALL["num_hidden_layers"]
