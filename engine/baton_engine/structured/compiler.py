@@ -265,15 +265,19 @@ class GrammarCompiler:
         with suppress(OSError):  # of this thread alone, and of those that the library starts from it
             niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + limits.niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
-        grammar = backends.compile(params)
-        grammar.num_bytes = max(grammar.num_bytes, result.num_bytes)
-        return grammar
+        return self._sized(params, backends.compile(params), result.num_bytes)
 
     def _compile_here(self, params: StructuredOutputsParams) -> Grammar:
         self._check(params)
         grammar = self._backends.compile(params)
         if not grammar.new_state().can_begin:
             raise refusal(params, trial.ALLOWED)
+        return self._sized(params, grammar)
+
+    def _sized(self, params: StructuredOutputsParams, grammar: Grammar, num_bytes: int = 0) -> Grammar:
+        """Return a grammar that was just compiled, with its size; `num_bytes` is what its trial took."""
+        with self._lock:
+            grammar.num_bytes = self._cache.note_size(params, max(grammar.num_bytes, num_bytes))
         return grammar
 
     def _check(self, params: StructuredOutputsParams) -> None:

@@ -11,6 +11,8 @@ from baton_engine.structured.interface import Grammar
 
 MAX_CACHED: Final = 256
 MAX_CACHED_BYTES: Final = 256 << 20
+MAX_SIZES: Final = 4096
+"""Grammars whose sizes are known, also after they are dropped."""
 
 Outcome: TypeAlias = Grammar | InvalidRequestError
 
@@ -21,6 +23,8 @@ class GrammarCache:
     def __init__(self) -> None:
         self._outcomes: OrderedDict[StructuredOutputsParams, tuple[Outcome, int]] = OrderedDict()
         self._num_bytes = 0
+        self._sizes: OrderedDict[int, int] = OrderedDict()
+        """The most bytes that were noted of each grammar, by the hash of its parameters."""
 
     def get(self, params: StructuredOutputsParams) -> Outcome | None:
         """Return what came of a grammar, which counts as a use of it; None where that is not kept."""
@@ -40,3 +44,14 @@ class GrammarCache:
             len(self._outcomes) > 1 and self._num_bytes > MAX_CACHED_BYTES
         ):
             self._num_bytes -= self._outcomes.popitem(last=False)[1][1]
+
+    def note_size(self, params: StructuredOutputsParams, num_bytes: int) -> int:
+        """Note the bytes of a grammar that was just compiled; returns the most that were ever noted of it.
+
+        So one that is compiled again without a trial counts as much as after its last one.
+        """
+        key = hash(params)
+        self._sizes[key] = num_bytes = max(num_bytes, self._sizes.pop(key, 0))
+        if len(self._sizes) > MAX_SIZES:
+            self._sizes.popitem(last=False)
+        return num_bytes

@@ -244,6 +244,14 @@ def test_the_cache_is_bounded_by_number_and_by_bytes(monkeypatch: pytest.MonkeyP
             assert compiled == ["a", "b", "c", "b"]
 
 
+def test_sizes_are_known_of_the_latest_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_cache, "MAX_SIZES", 2)
+    cache = grammar_cache.GrammarCache()
+    noted = [cache.note_size(form(regex), size) for regex, size in (("a", 3), ("b", 2), ("a", 0), ("c", 1))]
+    assert noted == [3, 2, 3, 1]
+    assert [cache.note_size(form(regex), 0) for regex in "acb"] == [3, 1, 0]
+
+
 def test_a_grammar_counts_as_much_memory_as_its_trial_took(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +259,19 @@ def test_a_grammar_counts_as_much_memory_as_its_trial_took(
     answer = msgspec.json.encode(TrialResult(num_bytes=1 << 24))
     monkeypatch.setattr(compiler._processes, "run", lambda *_: answer)
     compiler.compile(form("ab")).result(timeout=60)
+    assert compiler.get(form("ab")).num_bytes == 1 << 24
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_grammar_that_is_compiled_again_counts_as_much_as_before(
+    make: Make, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make(backend=backend, lanes=[lane()])
+    answer = msgspec.json.encode(TrialResult(num_bytes=1 << 24))
+    monkeypatch.setattr(compiler._processes, "run", lambda *_: answer)
+    monkeypatch.setattr(grammar_cache, "MAX_CACHED", 1)
+    for regex in ("ab", "b"):
+        compiler.compile(form(regex)).result(timeout=60)
     assert compiler.get(form("ab")).num_bytes == 1 << 24
 
 
