@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from baton.api.request_builder import RequestBuilder
-from baton.executors.executor import AsyncExecutor
+from baton.executors.executor import AsyncExecutor, Executor
 from baton.lora import LoRARequest
-from baton_worker.controls.engine_operations import Control, PinAdapters
+from baton_worker.controls.engine_operations import PinAdapters
 
 
 class LoRAMethods:
     """Adapters that are known by their ids; they are loaded when requests ask for them."""
 
     requests: RequestBuilder
-
-    def control(self, command: Control) -> list[Any]:
-        """Ask something of each worker."""
-        raise NotImplementedError
+    _executor: Executor
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Read an adapter's folder, so that requests need not; returns True.
@@ -31,7 +26,7 @@ class LoRAMethods:
         """Forget an adapter, pinned or not; False where no id is that. Its running requests go on."""
         pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
         if pinned:
-            self.control(PinAdapters(numbers=self.requests.adapters.pinned))
+            self._executor.control(PinAdapters(numbers=self.requests.adapters.pinned))
         return is_found
 
     def list_loras(self) -> set[int]:
@@ -45,7 +40,7 @@ class LoRAMethods:
             InvalidRequestError: no adapter has this id, others are pinned in all places of `max_cpu_loras`,
                 or the engine has workers of its own.
         """
-        self.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
+        self._executor.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
         self.requests.adapters.pin(lora_id)
         return True
 
