@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate, chain
 from typing import Final
 
 import msgspec
@@ -27,6 +28,8 @@ from baton_core.worker.step_plan import (
 from baton_engine.drafting.draft_blocks import DraftBlocks
 from baton_engine.steps.runner import ModelRunner
 
+MAX_DECODED: Final = 8
+"""Tokens of a sequence that are computed as if they were decoded: the steps of decoded tokens are replayed."""
 MAX_CHUNK: Final = 512
 """Tokens of a sequence that are computed at a time."""
 
@@ -120,9 +123,12 @@ class DraftModel:
 
     def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
         """Draft one token more of each; returns those that have got one."""
-        result = self._run([self._slice(one, one.token_ids) for one in drafts])
+        pieces = [self._slices(one) for one in drafts]
+        result = self._run(list(chain.from_iterable(pieces)))
+        ends = accumulate(map(len, pieces))
         extended = []
-        for one, sampled in zip(drafts, result.sampled, strict=True):
+        for one, end in zip(drafts, ends, strict=True):
+            sampled = result.sampled[end - 1]
             if not one.draft:  # what comes later is drafted, and computed again
                 self._num_computed[one.seq_id] += len(one.token_ids)
             if not sampled:
@@ -134,8 +140,20 @@ class DraftModel:
             extended.append(one)
         return extended
 
-    def _slice(self, one: _Drafted, token_ids: tuple[int, ...], *, is_sampled: bool = True) -> SequenceSlice:
-        start = self._num_computed[one.seq_id] + max(0, len(one.draft) - 1)
+    def _slices(self, one: _Drafted) -> list[SequenceSlice]:
+        """Return the slices that compute the last tokens, each of the last few as if it were decoded."""
+        if len(one.token_ids) > MAX_DECODED:
+            return [self._slice(one, one.token_ids)]
+        last = len(one.token_ids) - 1
+        return [
+            self._slice(one, (token_id,), place, is_sampled=place == last)
+            for place, token_id in enumerate(one.token_ids)
+        ]
+
+    def _slice(
+        self, one: _Drafted, token_ids: tuple[int, ...], place: int = 0, *, is_sampled: bool = True
+    ) -> SequenceSlice:
+        start = self._num_computed[one.seq_id] + max(0, len(one.draft) - 1) + place
         return SequenceSlice(
             seq_id=one.seq_id,
             token_ids=token_ids,

@@ -28,7 +28,7 @@ class RotaryEmbedding:
 
     def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosine and sine, `[num_tokens, 1, rotary_dim]` each, of positions `[num_tokens] int64`."""
-        angles = positions[:, None, None].float() * self._inv_freq
+        angles = positions[:, None, None] * self._inv_freq
         cos, sin = (self._kernels.apply(function, angles) for function in (Function.COS, Function.SIN))
         if self._magnitude != 1.0:
             cos, sin = cos * self._magnitude, sin * self._magnitude

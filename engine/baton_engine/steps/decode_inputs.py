@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,7 +17,6 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
 from baton_engine.adapters.adapter_bank import NO_SLOT, AdapterBank
 from baton_kernels.interface.kernels import AttentionBatch
-from baton_kernels.interface.step_layout import StepLayout, table_array
 
 PADDING_SLOT: Final = -1
 
@@ -55,6 +56,9 @@ class DecodeInputs:
         self._positions, self._slots = integers[1], integers[2:]
         self._seq_lens = self._view(self._lens_start, (max_num_seqs,), torch.int32)
         self._tables = self._view(self._tables_start, self._tables_shape, torch.int32)
+        self._columns = np.arange(width)
+        self._on_host = None if self._buffer.is_cuda else self._arrays(self._buffer)
+        """The buffer itself, where the host can write it."""
         self._query_start = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
         self._adapter_slots = torch.full((max_num_seqs,), NO_SLOT, dtype=torch.int32, device=device)
 
@@ -89,9 +93,12 @@ class DecodeInputs:
         One copy from pinned memory, in stream order; the host memory stays alive until it is done. Where
         the slices' tokens are not known yet, `sampled` `[num_slices] int64` holds them on the device.
         """
-        host = torch.zeros(self._num_bytes(size), dtype=torch.uint8, pin_memory=self._buffer.is_cuda)
-        self._pack(host.numpy(), slices)
-        self._buffer[: len(host)].copy_(host, non_blocking=True)
+        if self._on_host is not None:
+            self._put(self._on_host, slices, size)
+        else:
+            host = torch.empty(self._num_bytes(size), dtype=torch.uint8, pin_memory=True)
+            self._put(self._arrays(host), slices, size)
+            self._buffer[: len(host)].copy_(host, non_blocking=True)
         if sampled is not None:
             self.token_ids[: len(sampled)] = sampled
         if self.adapters is not None and any(piece.adapter for piece in slices):
@@ -106,32 +113,55 @@ class DecodeInputs:
             return nullcontext()
         return self.adapters.reading(self._adapter_slots[:size])
 
-    def _pack(self, host: NDArray[np.uint8], slices: Sequence[SequenceSlice]) -> None:
-        num_seqs = len(slices)
-        layout = StepLayout.of((1,) * num_seqs, [piece.start + 1 for piece in slices])
-        integers = _as_array(host[: self._lens_start], self._integers_shape, np.int64)
-        integers[0, :num_seqs] = [piece.token_ids[0] for piece in slices]
-        integers[1, :num_seqs] = layout.positions
-        integers[2:] = PADDING_SLOT
-        lens = _as_array(host[self._lens_start : self._tables_start], (self.max_num_seqs,), np.int32)
-        lens[:num_seqs] = layout.seq_lens
-        _, num_groups, width = self._tables_shape
-        tables = host[self._tables_start :].view(np.int32).reshape(-1, num_groups, width)
-        for group in range(num_groups):
-            array = table_array([piece.block_tables[group] for piece in slices], width)
-            integers[2 + group, :num_seqs] = layout.slots(array, self._spec.block_size)
-            tables[:num_seqs, group] = array
+    def _put(self, host: _Arrays, slices: Sequence[SequenceSlice], size: int) -> None:
+        num_seqs, block_size = len(slices), self._spec.block_size
+        starts = [piece.start for piece in slices]
+        host.integers[:2, :num_seqs] = [piece.token_ids[0] for piece in slices], starts
+        host.integers[:2, num_seqs:] = 0
+        host.integers[2:, num_seqs:] = PADDING_SLOT
+        host.seq_lens[:num_seqs] = [start + 1 for start in starts]
+        host.seq_lens[num_seqs:] = 0
+        host.tables[num_seqs:size] = 0
+        for group in range(len(self._spec.groups)):
+            tables = [piece.block_tables[group] for piece in slices]
+            host.integers[2 + group, :num_seqs] = [
+                table[start // block_size] * block_size + start % block_size
+                for table, start in zip(tables, starts, strict=True)
+            ]
+            lengths = np.fromiter(map(len, tables), np.int64, num_seqs)
+            blocks = np.fromiter(chain.from_iterable(tables), np.int32)
+            rows = host.tables[:num_seqs, group]
+            rows[...] = 0
+            rows[self._columns < lengths[:, None]] = np.maximum(blocks, 0, out=blocks)
 
     def _num_bytes(self, size: int) -> int:
         """Return the size of the buffer up to the tables of `size` sequences."""
         _, num_groups, width = self._tables_shape
         return self._tables_start + 4 * size * num_groups * width
 
+    def _arrays(self, host: Tensor) -> _Arrays:
+        """Return views of the buffer, or of memory for the first part of it."""
+        num_integers, num_tables = np.prod(self._integers_shape), self._tables_start
+        array = host.numpy()
+        lens = array[self._lens_start : self._tables_start].view(np.int32)
+        return _Arrays(
+            integers=array[: 8 * num_integers].view(np.int64).reshape(self._integers_shape),
+            seq_lens=lens[: self.max_num_seqs],
+            tables=array[num_tables:].view(np.int32).reshape(-1, *self._tables_shape[1:]),
+        )
+
     def _view(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         num_bytes = dtype.itemsize * int(np.prod(shape))
         return self._buffer[start : start + num_bytes].view(dtype).view(shape)
 
 
-def _as_array(host: NDArray[np.uint8], shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:
-    array: NDArray[Any] = host[: np.dtype(dtype).itemsize * int(np.prod(shape))].view(dtype)
-    return array.reshape(shape)
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Inputs in memory of the host, by the kind of their numbers."""
+
+    integers: NDArray[np.int64]
+    """`[2 + num_groups, max_num_seqs]`: token ids, positions, and each group's slots."""
+    seq_lens: NDArray[np.int32]
+    """`[max_num_seqs]`."""
+    tables: NDArray[np.int32]
+    """`[size, num_groups, width]`."""

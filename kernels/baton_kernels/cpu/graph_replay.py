@@ -131,7 +131,9 @@ class GraphReplay:
         own = _storages((args, kwargs))
         written = [not _storages(leaf) & own for leaf in results]
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:
-            if isinstance(result, Tensor):
+            if isinstance(result, Tensor) and (writing := _writing(operator)) is not None:
+                self._add(partial(writing, *args, **kwargs, out=result))
+            elif isinstance(result, Tensor):
                 self._add(partial(_copy_again, operator, args, kwargs, result))
             else:
                 self._add(partial(_compute_again, operator, args, kwargs, result, written))
@@ -192,6 +194,22 @@ def _storages(tree: object) -> set[int]:
     """
     tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
     return {leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout == torch.strided}
+
+
+def _writing(operator: Any) -> Any:
+    """Return what computes the same as a pointwise operator, into the tensor `out`; None: there is nothing.
+
+    Other operators may choose another algorithm, whose results are rounded otherwise.
+    """
+    if torch.Tag.pointwise not in operator.tags:
+        return None
+    taken = [(one.name, str(one.type)) for one in operator._schema.arguments]
+    others = (getattr(operator.overloadpacket, name) for name in operator.overloadpacket.overloads())
+    for other in others:
+        arguments = [(one.name, str(one.type)) for one in other._schema.arguments]
+        if arguments == [*taken, ("out", "Tensor")]:
+            return other
+    return None
 
 
 def _copy_again(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:

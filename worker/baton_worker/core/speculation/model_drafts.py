@@ -10,7 +10,7 @@ from baton_core.worker.step_plan import DraftOrder
 MEMORY: Final = 0.9
 """Weight that the past keeps with each observation."""
 MAX_SURPRISE: Final = 1.5
-"""An observation counts as at most so many times what was known."""
+"""An observation counts as at most so many times what was known, which is at most so many times it."""
 FIRST_COST: Final = 0.3
 """Guess before anything is known: the time of one token of the draft model, in units of a step's."""
 PROBE_EVERY: Final = 32
@@ -59,7 +59,7 @@ class DraftCosts:
         if not self._step_s:
             self._drafting_s, self._step_s = drafting_s, max(step_s, 1e-6)
         for name, seconds in (("_drafting_s", drafting_s), ("_step_s", step_s)):
-            known = getattr(self, name)
+            known = min(getattr(self, name), MAX_SURPRISE * seconds)
             setattr(self, name, known + (1 - MEMORY) * (min(seconds, MAX_SURPRISE * known) - known))
 
 

@@ -9,7 +9,8 @@ MEMORY: Final = 0.9
 """Weight that the past keeps with each observation."""
 MAX_SURPRISE: Final = 1.5
 """An observation counts as at most so many times what was known: a pause of the machine is no time of a
-step, and a change of speed is still followed."""
+step, and a change of speed is still followed. And what is known is at most so many times the observation:
+a first step may pay for what starts lazily, or is recorded, but no pause makes one shorter."""
 MAX_AGE: Final = 512
 """Steps after which a time is no longer believed: contexts have grown or ended since."""
 MAX_UNSEEN: Final = 32
@@ -37,6 +38,7 @@ class _Size:
                 self.seconds, self.num_rows, self.last_step = seconds, float(num_rows), step
             self._has_begun = True
             return
+        self.seconds = min(self.seconds, MAX_SURPRISE * seconds)
         seconds = min(seconds, MAX_SURPRISE * self.seconds)
         self.seconds += (1 - MEMORY) * (seconds - self.seconds)
         self.num_rows += (1 - MEMORY) * (num_rows - self.num_rows)
