@@ -29,7 +29,7 @@ from baton_engine.drafting.draft_blocks import DraftBlocks
 from baton_engine.steps.runner import ModelRunner
 
 MAX_DECODED: Final = 8
-"""Tokens of a sequence that are computed as if they were decoded: the steps of decoded tokens are replayed."""
+"""Tokens of a sequence that are computed as if they were decoded: such steps are replayed."""
 MAX_CHUNK: Final = 512
 """Tokens of a sequence that are computed at a time."""
 
@@ -42,11 +42,17 @@ class _Drafted:
     """The number of its slice in the plan."""
     seq_id: SeqId
     token_ids: tuple[int, ...]
-    """Tokens that are not computed."""
+    """The last tokens of the sequence, which are not computed."""
     sample: SampleSpec
-    """Parameters of the token after them."""
+    """Parameters of the first drafted token."""
     num_wanted: int
     draft: list[int] = field(default_factory=list)
+
+    def take(self, sampled: tuple[int, ...], number: int) -> None:
+        """Take the next tokens: of so many, those that could be sampled."""
+        self.draft += sampled
+        if len(sampled) < number:
+            self.num_wanted = len(self.draft)
 
 
 class DraftModel:
@@ -83,9 +89,9 @@ class DraftModel:
         if not drafts:
             return result
         self._compute_contexts(drafts)
-        growing = drafts
-        while growing := [one for one in growing if len(one.draft) < one.num_wanted]:
-            growing = self._extend(growing)
+        self._draft_first(drafts)
+        while growing := [one for one in drafts if len(one.draft) < one.num_wanted]:
+            self._extend(growing)
         made = {one.number: tuple(one.draft) for one in drafts}
         return replace(result, drafts=made, drafting_s=time.perf_counter() - begun_s)
 
@@ -118,48 +124,53 @@ class DraftModel:
         for one in drafts:
             while len(one.token_ids) > MAX_CHUNK:
                 chunk, one.token_ids = one.token_ids[:MAX_CHUNK], one.token_ids[MAX_CHUNK:]
-                self._run([self._slice(one, chunk, is_sampled=False)])
+                self._run([self._slice(one, chunk, self._num_computed[one.seq_id], ())])
                 self._num_computed[one.seq_id] += MAX_CHUNK
 
-    def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
-        """Draft one token more of each; returns those that have got one."""
-        pieces = [self._slices(one) for one in drafts]
+    def _draft_first(self, drafts: list[_Drafted]) -> None:
+        """Compute the last tokens of each sequence, and draft one behind them."""
+        pieces = [self._last_slices(one) for one in drafts]
         result = self._run(list(chain.from_iterable(pieces)))
-        ends = accumulate(map(len, pieces))
-        extended = []
-        for one, end in zip(drafts, ends, strict=True):
-            sampled = result.sampled[end - 1]
-            if not one.draft:  # what comes later is drafted, and computed again
-                self._num_computed[one.seq_id] += len(one.token_ids)
-            if not sampled:
-                one.num_wanted = len(one.draft)
-                continue
-            one.draft += sampled
-            one.token_ids = sampled
-            one.sample = msgspec.structs.replace(one.sample, position=one.sample.position + 1)
-            extended.append(one)
-        return extended
+        for one, end in zip(drafts, accumulate(map(len, pieces)), strict=True):
+            self._num_computed[one.seq_id] += len(one.token_ids)
+            one.take(result.sampled[end - 1], 1)
 
-    def _slices(self, one: _Drafted) -> list[SequenceSlice]:
+    def _last_slices(self, one: _Drafted) -> list[SequenceSlice]:
         """Return the slices that compute the last tokens, each of the last few as if it were decoded."""
+        start, samples = self._num_computed[one.seq_id], (one.sample,)
         if len(one.token_ids) > MAX_DECODED:
-            return [self._slice(one, one.token_ids)]
-        last = len(one.token_ids) - 1
+            return [self._slice(one, one.token_ids, start, samples)]
         return [
-            self._slice(one, (token_id,), place, is_sampled=place == last)
-            for place, token_id in enumerate(one.token_ids)
+            self._slice(one, (token_id,), place, samples)
+            for place, token_id in enumerate(one.token_ids, start)
         ]
 
+    def _extend(self, drafts: list[_Drafted]) -> None:
+        """Draft as many tokens more of each as all of them want."""
+        number = min(one.num_wanted - len(one.draft) for one in drafts)
+        slices = []
+        for one in drafts:  # what is drafted is computed, and again once it is known to be right
+            start = self._num_computed[one.seq_id] + len(one.draft) - 1
+            sample = msgspec.structs.replace(one.sample, position=one.sample.position + len(one.draft))
+            slices.append(self._slice(one, (one.draft[-1],), start, (sample,), number))
+        for one, tokens in zip(drafts, self._runner.generate(tuple(slices), number), strict=True):
+            one.take(tokens, number)
+
     def _slice(
-        self, one: _Drafted, token_ids: tuple[int, ...], place: int = 0, *, is_sampled: bool = True
+        self,
+        one: _Drafted,
+        token_ids: tuple[int, ...],
+        start: int,
+        samples: tuple[SampleSpec, ...],
+        num_steps: int = 1,
     ) -> SequenceSlice:
-        start = self._num_computed[one.seq_id] + max(0, len(one.draft) - 1) + place
+        """Return a slice with blocks for so many steps."""
         return SequenceSlice(
             seq_id=one.seq_id,
             token_ids=token_ids,
             start=start,
-            block_tables=self._blocks.tables(one.seq_id, start + len(token_ids)),
-            samples=(one.sample,) if is_sampled else (),
+            block_tables=self._blocks.tables(one.seq_id, start + len(token_ids) + num_steps - 1),
+            samples=samples,
         )
 
     def _run(self, slices: list[SequenceSlice]) -> StepResult:

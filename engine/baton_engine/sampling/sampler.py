@@ -51,7 +51,7 @@ class Sampler:
         rules: LogitsRules | None = None,
         mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS,
     ) -> None:
-        self._kernels = kernels or _TORCH
+        self.kernels = kernels or _TORCH
         self._rules = rules or LogitsRules()
         self.mode = mode
 
@@ -60,14 +60,14 @@ class Sampler:
         histories = {row: spec.history for row, spec in enumerate(specs) if spec.history is not None}
         asked = {row: spec.logprobs for row, spec in enumerate(specs) if spec.logprobs is not None}
         if not (histories or asked):
-            return SamplerOutput(token_ids=sample(logits, specs, self._kernels))
+            return SamplerOutput(token_ids=sample(logits, specs, self.kernels))
         failures: dict[int, Exception] = {}
         rows = list(asked)
         told = logits[rows]  # a copy: rules change the logits in place
         if histories:
             logits = logits.float().contiguous()
             failures = self._rules.apply(logits, histories)
-        token_ids = sample(logits, specs, self._kernels)
+        token_ids = sample(logits, specs, self.kernels)
         if self.mode.is_processed:
             told = processed_logits(logits[rows], [specs[row] for row in rows])
         elif histories:

@@ -107,6 +107,21 @@ class DecodeInputs:
             host = torch.tensor(slots, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
             self._adapter_slots[:size].copy_(host, non_blocking=True)
 
+    def advance(self, token_ids: Tensor) -> None:
+        """Go on to the tokens behind those of the first places, `[num_seqs] int64`, in memory of the host.
+
+        Their blocks are in the tables already; a `Refusal` counts as token 0.
+        """
+        assert self._on_host is not None, "the host writes the inputs"
+        host, block_size = self._on_host, self._spec.block_size
+        for place, token_id in enumerate(token_ids.tolist()):  # for a few numbers NumPy is slower
+            position = int(host.integers[1, place]) + 1
+            block, offset = divmod(position, block_size)
+            host.integers[0, place], host.integers[1, place] = max(0, token_id), position
+            host.seq_lens[place] = position + 1
+            for group in range(len(self._spec.groups)):
+                host.integers[2 + group, place] = int(host.tables[place, group, block]) * block_size + offset
+
     def adapting(self, size: int, *, has_adapters: bool) -> AbstractContextManager[None]:
         """Have layers add the deltas of the adapters of the first `size` sequences, if some have one."""
         if self.adapters is None or not has_adapters:

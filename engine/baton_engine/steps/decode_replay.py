@@ -1,9 +1,9 @@
 """Decode graphs on a CPU: decode steps of few sequences, replayed without the Python between kernels.
 
 Inputs of a step lie in `DecodeInputs`, as with captured CUDA graphs; but steps are not padded, and a number
-of sequences is recorded when it first comes, once without adapters and once with. Exchanges with other ranks
-are part of a recording. Each rank records its own, or none: what it exchanges is the same. Called from the
-engine thread only.
+of sequences is recorded when it first comes, once without adapters and once with, and again with sampling, if
+all there is to do is to sample. Exchanges with other ranks are part of a recording. Each rank records its
+own, or none: what it exchanges is the same. Called from the engine thread only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from baton_core.worker.step_plan import SequenceSlice
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_engine.steps.sample_inputs import SampleInputs
 from baton_kernels.cpu.graph_replay import GraphReplay, NotRecordableError
 from baton_kernels.interface.kernels import AttentionKernels
+from baton_kernels.interface.sampling import SamplingKernels
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class _Kind(NamedTuple):
 
     num_seqs: int
     has_adapters: bool
+    is_sampled: bool
 
 
 class DecodeReplay:
@@ -50,6 +53,7 @@ class DecodeReplay:
         kv_pool: Tensor,
         spec: KVSpec,
         inputs: DecodeInputs,
+        sampling: SamplingKernels,
         *,
         is_alone: bool = True,
     ) -> None:
@@ -58,14 +62,21 @@ class DecodeReplay:
         self._kv_pool = kv_pool
         self._spec = spec
         self._inputs = inputs
+        self._sampling = sampling
+        self._sample_inputs = SampleInputs(inputs.max_num_seqs)
         self._is_alone = is_alone
         self._is_recordable = True
         self._graphs: dict[_Kind, tuple[GraphReplay, Tensor, StepAttention]] = {}
-        """By kind of step: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
+        """By kind of step: the graph, its output, which is `[num_seqs, hidden_size]`, or `[num_seqs]` tokens,
+        and its inputs."""
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed."""
         return self._is_recordable and self._inputs.takes(slices)
+
+    def samples(self, slices: Sequence[SequenceSlice]) -> bool:
+        """Say whether a step is replayed with its sampling."""
+        return self._is_alone and self.takes(slices) and self._sample_inputs.takes(slices)
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:
@@ -73,29 +84,56 @@ class DecodeReplay:
 
         Writes K and V of every token to the pool. `sampled` is that of `DecodeInputs.fill`.
         """
-        kind = _Kind(len(slices), any(piece.adapter for piece in slices))
-        self._inputs.fill(slices, kind.num_seqs, sampled)
+        return self._replay(slices, sampled, is_sampled=False)
+
+    @torch.inference_mode()
+    def sample(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:
+        """Return the token that is sampled for each slice, `[num_seqs] int64`; otherwise as `forward`."""
+        self._sample_inputs.fill([piece.samples[0] for piece in slices])
+        return self._replay(slices, sampled, is_sampled=True).clone()
+
+    @torch.inference_mode()
+    def generate(self, slices: Sequence[SequenceSlice], num_tokens: int) -> list[Tensor]:
+        """Return what so many steps sample one after the other, `[num_seqs] int64` each.
+
+        The block tables of the slices have blocks for all of them.
+        """
+        tokens = [self.sample(slices)]
+        while len(tokens) < num_tokens:
+            self._inputs.advance(tokens[-1])
+            self._sample_inputs.advance(len(slices))
+            tokens.append(self._compute_filled(_kind(slices, is_sampled=True)).clone())
+        return tokens
+
+    def _replay(self, slices: Sequence[SequenceSlice], sampled: Tensor | None, *, is_sampled: bool) -> Tensor:
+        self._inputs.fill(slices, len(slices), sampled)
+        return self._compute_filled(_kind(slices, is_sampled=is_sampled))
+
+    def _compute_filled(self, kind: _Kind) -> Tensor:
+        """Compute the step that is filled in; the result is valid until the next one."""
+        if not self._is_recordable:
+            return self._compute(kind, self._attention(kind))
         if kind not in self._graphs:
             return self._record(kind)
-        graph, hidden, _ = self._graphs[kind]
+        graph, result, _ = self._graphs[kind]
         try:
             graph.replay()
         except RuntimeError as error:
             return self._compute_again(kind, error)
-        return hidden
+        return result
 
     def _record(self, kind: _Kind) -> Tensor:
         """Compute and record the step that is filled in."""
         attention = self._attention(kind)
         try:
-            graph, hidden = GraphReplay.record(partial(self._compute, kind, attention))
+            graph, result = GraphReplay.record(partial(self._compute, kind, attention))
         except NotRecordableError as error:
             self._give_up(error)
             return error.result
         except RuntimeError as error:
             return self._compute_again(kind, error)
-        self._graphs[kind] = graph, hidden, attention
-        return hidden
+        self._graphs[kind] = graph, result, attention
+        return result
 
     def _give_up(self, error: Exception) -> None:
         """Compute all later steps eagerly."""
@@ -116,4 +154,12 @@ class DecodeReplay:
     def _compute(self, kind: _Kind, attention: StepAttention) -> Tensor:
         token_ids = self._inputs.token_ids[: kind.num_seqs]
         with self._inputs.adapting(kind.num_seqs, has_adapters=kind.has_adapters):
-            return self._model.forward(token_ids, attention)
+            hidden = self._model.forward(token_ids, attention)
+            if not kind.is_sampled:
+                return hidden
+            batch = self._sample_inputs.batch(kind.num_seqs)
+            return self._sampling.sample(self._model.logits(hidden), batch)
+
+
+def _kind(slices: Sequence[SequenceSlice], *, is_sampled: bool) -> _Kind:
+    return _Kind(len(slices), any(piece.adapter for piece in slices), is_sampled)

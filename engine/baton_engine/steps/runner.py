@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import accumulate, chain
+from itertools import accumulate, chain, takewhile
 from typing import Final
 
 import numpy as np
@@ -29,10 +29,10 @@ from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.pooled_results import pooled_result, pooled_rows, step_token_types
-from baton_engine.steps.prompt_logprobs import follow_prompt_logprobs, prompt_logprobs
+from baton_engine.steps.prompt_logprobs import PromptLogprobs, follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
-from baton_engine.steps.verification import decoded_rows
+from baton_engine.steps.verification import advanced, decoded_rows
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.interface.upload import upload
 
@@ -93,12 +93,35 @@ class ModelRunner:
         inputs = DecodeInputs(self.spec, max_num_rows, max_model_len, self.model.device, adapters)
         parts = self.model, self._kernels, self._own_pool, self.spec, inputs
         self._captured = (
-            DecodeReplay(*parts, is_alone=self._ranks.is_alone) if is_cpu else DecodeGraphs(*parts)
+            DecodeReplay(*parts, self._sampler.kernels, is_alone=self._ranks.is_alone)
+            if is_cpu
+            else DecodeGraphs(*parts)
         )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
         return self.launch(plan)()
+
+    @torch.inference_mode()
+    def generate(self, slices: tuple[SequenceSlice, ...], num_tokens: int) -> list[tuple[int, ...]]:
+        """Sample so many tokens behind each slice, one after the other; the host looks at none in between.
+
+        Args:
+            slices: of one token and one sample each, whose block tables have blocks for all tokens.
+
+        Returns the tokens of each slice, up to one that cannot be sampled.
+        """
+        if isinstance(self._captured, DecodeReplay) and self._captured.samples(slices):
+            steps = self._captured.generate(slices, num_tokens)
+        else:
+            steps = []
+            for number in range(num_tokens):
+                rows = tuple(advanced(piece, number) for piece in slices)
+                hidden = self._forward(rows, steps[-1].clamp_min(0) if steps else None)
+                steps.append(self._sample(hidden, rows).token_ids)
+        return [
+            tuple(takewhile(lambda token: token >= 0, tokens)) for tokens in torch.stack(steps, 1).tolist()
+        ]
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Launched:
@@ -118,8 +141,10 @@ class ModelRunner:
     def _compute(self, plan: StepPlan) -> Launched:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
-        rows = decoded_rows(plan.slices)
-        hidden = self._forward(rows, self._sampled_before(plan))
+        rows, before = decoded_rows(plan.slices), self._sampled_before(plan)
+        if isinstance(self._captured, DecodeReplay) and self._captured.samples(rows):
+            return self._launched(plan, SamplerOutput(token_ids=self._captured.sample(rows, before)), {})
+        hidden = self._forward(rows, before)
         if self._pooler is not None:
             result = StepResult(step_id=plan.step_id, sampled=((),) * len(plan.slices))
             if self._ranks.place.is_leader:
@@ -128,8 +153,12 @@ class ModelRunner:
         if not self._ranks.place.is_leader:
             return self._follow(hidden, plan, rows)
         sampled = self._sample(hidden, rows)
-        token_ids = begin_download(sampled.token_ids)
         prompts = prompt_logprobs(self._logits_of, hidden, plan.slices, self._sampler.mode)
+        return self._launched(plan, sampled, prompts)
+
+    def _launched(self, plan: StepPlan, sampled: SamplerOutput, prompts: PromptLogprobs) -> Launched:
+        """Keep what a step has sampled for the next one; what is returned waits for it."""
+        token_ids = begin_download(sampled.token_ids)
         self._last = plan.step_id, sampled.token_ids
         return lambda: step_result(plan, sampled, token_ids(), prompts)
 

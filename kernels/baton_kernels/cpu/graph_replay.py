@@ -27,6 +27,9 @@ from baton_kernels.interface.collectives import RankLostError
 _UNWRITTEN: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 """Operators that allocate a result without writing it."""
 
+_CONVERSIONS: Final = frozenset({torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default})
+"""Operators that copy their first argument into a tensor of another type."""
+
 
 class NotRecordableError(Exception):
     """A pass reads numbers on the host, or an operator's memory cannot be followed.
@@ -133,6 +136,8 @@ class GraphReplay:
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:
             if isinstance(result, Tensor) and (writing := _writing(operator)) is not None:
                 self._add(partial(writing, *args, **kwargs, out=result))
+            elif isinstance(result, Tensor) and operator in _CONVERSIONS:
+                self._add(partial(result.copy_, args[0]))
             elif isinstance(result, Tensor):
                 self._add(partial(_copy_again, operator, args, kwargs, result))
             else:

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from baton_kernels.interface.upload import upload
@@ -78,9 +79,7 @@ class SampleBatch:
         keys = np.array([seed & (1 << 64) - 1 for seed in seeds], dtype=np.uint64).view(np.int64)
         counts = [np.array(values, dtype=np.int64) for values in (positions, top_k)]
         shares = [np.array(values, dtype=np.float64) for values in (temperature, top_p)]
-        with np.errstate(divide="ignore"):
-            min_score = np.log(np.array(min_p, dtype=np.float64))
-        return cls(*upload((keys, *counts, *shares, min_score), device))
+        return cls(*upload((keys, *counts, *shares, min_scores(min_p)), device))
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -90,6 +89,14 @@ class SampleBatch:
     def rows(self, index: Tensor) -> SampleBatch:
         """The rows `index` `[n] int64` alone."""
         return SampleBatch(*(column[index] for column in self.columns))
+
+
+def min_scores(min_p: Sequence[float]) -> NDArray[np.float64]:
+    """Return the logarithms of min_p, minus infinity for 0."""
+    if not any(min_p):
+        return np.full(len(min_p), -np.inf)
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(min_p, dtype=np.float64))
 
 
 class SamplingKernels(ABC):

@@ -15,7 +15,7 @@ from baton_worker.core.speculation import suffixes
 from baton_worker.core.speculation.acceptance import MAX_EMPTY, REST, Acceptance, DraftRecord
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.speculation import MAX_STEP_DRAFTS, Speculation
-from baton_worker.core.speculation.step_times import MAX_UNSEEN, StepTimes
+from baton_worker.core.speculation.step_times import MAX_SURPRISE, MAX_UNSEEN, MIN_SEEN, StepTimes
 from baton_worker.core.speculation.suffixes import EarlierOutputs, SuffixDrafter
 from tests.builders import make_sequence
 
@@ -134,6 +134,17 @@ def test_times_of_steps_are_learned_by_size_and_guessed_until_then() -> None:
     assert times.relative(8, 9)[1] > 2.5, "a pause is no time of a step"
 
 
+def test_first_steps_that_pay_for_more_than_themselves_are_soon_forgotten() -> None:
+    times = StepTimes()
+    for _ in range(MIN_SEEN):
+        times.observe(1, 0.001)
+    for seconds in (0.015, 0.001, 0.010, *[0.001] * (MIN_SEEN - 4)):
+        times.observe(2, seconds)
+    assert times.relative(1, 2)[1] == pytest.approx(14 / 13), "guessed until it was seen often enough"
+    times.observe(2, 0.001)
+    assert 1.0 <= times.relative(1, 2)[1] < 1.2 < MAX_SURPRISE
+
+
 class Loop:
     """Drafts zeros."""
 
@@ -188,7 +199,7 @@ def test_drafts_that_cost_more_than_they_give_are_left_out() -> None:
     speculation = Speculation(NGRAM, 64, lambda _: Loop())
     seq = decoding("a")
     assert speculation.plan([seq], budget=100)
-    for rows, seconds in [(1, 1.0), (2, 4.0), (5, 9.0)] * 3:
+    for rows, seconds in [(1, 1.0), (2, 4.0), (5, 9.0)] * MIN_SEEN:
         speculation.end_step(plan_of(rows), seconds)
     assert speculation.plan([seq], budget=100) == {}
     for rows, seconds in [(1, 1.0), (2, 1.0), (5, 1.0)] * 40:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from baton_worker.core.speculation.model_drafts import DraftCosts, ModelDrafts, Probes, best_length
+from baton_worker.core.speculation.model_drafts import (
+    FIRST_COST,
+    DraftCosts,
+    ModelDrafts,
+    Probes,
+    best_length,
+)
+from baton_worker.core.speculation.step_times import MIN_SEEN
 
 FLAT = [1.0] * 9
 
@@ -53,7 +60,9 @@ def test_what_is_not_worth_its_time_is_tried_ever_less_often_and_in_turn() -> No
 
 def test_a_pause_of_the_machine_is_no_cost() -> None:
     costs = DraftCosts()
-    costs.observe(0.001, 0.004)
+    for _ in range(MIN_SEEN):
+        assert costs.relative == FIRST_COST
+        costs.observe(0.001, 0.004)
     assert costs.relative == pytest.approx(0.25)
     costs.observe(1.0, 0.004)
     assert costs.relative < 0.27

@@ -22,6 +22,7 @@ from baton_core.worker.step_plan import (
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
 
@@ -41,7 +42,8 @@ def make_runner(folder: Path, num_blocks: int = 32, dtype: torch.dtype = torch.f
     """Load a runner whose pool starts as NaN: whoever reads what nobody wrote is found out."""
     model, spec = load_model(folder, dtype)
     kv_pool = torch.full((num_blocks * len(spec.groups), *spec.block_shape), torch.nan, dtype=dtype)
-    return ModelRunner(model, select_kernels("cpu").attention, kv_pool, spec)
+    kernels = select_kernels("cpu")
+    return ModelRunner(model, kernels.attention, kv_pool, spec, Sampler(kernels.sampling))
 
 
 def make_spec(

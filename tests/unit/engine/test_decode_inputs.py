@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 from baton_core.kv_layout.paging import NO_BLOCK
 from baton_core.worker.step_plan import SAMPLED
 from baton_engine.steps.decode_graphs import capture_sizes
 from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_kernels.interface.sampling import Refusal
 from tests.unit.engine.steps import make_slice
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,19 @@ def test_tokens_that_are_on_the_device_take_their_places() -> None:
     inputs.fill(pieces, 4, sampled)
     assert inputs.token_ids[:4].tolist() == [70, 80, 0, 0]
     assert inputs.batches(4)[0].positions.tolist() == [9, 0, 0, 0]
+
+
+def test_the_next_step_lies_one_token_on_in_every_group() -> None:
+    inputs = DecodeInputs(SPEC, 5, 32)
+    full, window = inputs.batches(2)
+    first = replace(make_slice([7], [3], start=7), block_tables=((6, 2), (7, 3)))
+    inputs.fill([first, make_slice([8], [2], num_groups=2)], 2)
+    inputs.advance(torch.tensor([70, Refusal.NOT_A_NUMBER]))
+    assert inputs.token_ids[:2].tolist() == [70, 0]
+    assert full.positions.tolist() == [8, 1]
+    assert full.seq_lens.tolist() == [9, 2]
+    assert full.slot_mapping.tolist() == [2 * 8, 4 * 8 + 1]
+    assert window.slot_mapping.tolist() == [3 * 8, 5 * 8 + 1]
 
 
 def test_a_shorter_step_leaves_nothing_of_a_longer_one() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from baton_core.worker.step_plan import SequenceSlice
+from baton_core.worker.step_plan import LogprobsSpec, SequenceSlice
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
@@ -16,7 +17,7 @@ from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.cpu.graph_replay import GraphReplay
 from tests.models import VARIANTS, make_prompt
-from tests.unit.engine.steps import BLOCK_SIZE, make_plan, make_slice, make_spec
+from tests.unit.engine.steps import BLOCK_SIZE, group_tables, make_plan, make_slice, make_spec
 
 pytestmark = [pytest.mark.usefixtures("needs_build"), pytest.mark.slow]
 NUM_BLOCKS = 8
@@ -89,6 +90,58 @@ def test_so_they_do_with_other_kernels(
     folder = model_folder("llama")
     expected = run(load(folder, enforce_eager=True, **settings), BATCHES)
     assert run(load(folder, **settings), BATCHES) == expected
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "gemma3"])
+def test_what_is_generated_at_once_is_what_single_steps_sample(
+    variant: str, model_folder: Callable[[str], Path]
+) -> None:
+    folder, num_tokens = model_folder(variant), BLOCK_SIZE + 2
+    expected = run(load(folder, enforce_eager=True), [range(3)] * (num_tokens + 1))
+    for runner in (load(folder), load(folder, enforce_eager=True)):
+        tokens = run(runner, [range(3)])
+        pieces = tuple(decoded(runner, tokens, seq) for seq in range(3))
+        generated = runner.generate(pieces, num_tokens)
+        assert [[*seq, *more] for seq, more in zip(tokens, generated, strict=True)] == expected
+
+
+def test_where_nothing_can_be_sampled_generation_ends_and_for_others_it_goes_on(
+    model_folder: Callable[[str], Path],
+) -> None:
+    folder = model_folder("llama")
+    for runner in (load(folder), load(folder, enforce_eager=True)):
+        tokens = run(runner, [range(2)])
+        pieces = tuple(decoded(runner, tokens, seq) for seq in range(2))
+        expected = runner.generate(pieces, 4)
+        runner.kv_pool[0] = torch.nan  # a block of the first one
+        assert runner.generate(pieces, 4) == [(), expected[1]]
+
+
+def test_steps_that_tell_more_than_tokens_are_sampled_outside_of_the_graph(
+    model_folder: Callable[[str], Path],
+) -> None:
+    runner = load(model_folder("llama"))
+    tokens = run(runner, [range(2)])
+    assert isinstance(runner._captured, DecodeReplay)
+    plain = decoded(runner, tokens, 0)
+    told = decoded(runner, tokens, 1, LogprobsSpec(num_top=1))
+    assert runner._captured.samples([plain])
+    assert not runner._captured.samples([plain, told])
+    result = runner.execute(make_plan(plain, told))
+    assert list(result.logprobs) == [1]
+    assert result.sampled[:1] == runner.execute(make_plan(plain)).sampled
+
+
+def decoded(
+    runner: ModelRunner, tokens: Tokens, seq: int, logprobs: LogprobsSpec | None = None
+) -> SequenceSlice:
+    """Return the slice that computes the last token of a sequence, with blocks for those behind it."""
+    first, temperature = seq * NUM_BLOCKS, 0.8 if seq % 2 else 0.0
+    spec = make_spec(len(tokens[seq]), seed=seq, temperature=temperature, logprobs=logprobs)
+    start, name = len(tokens[seq]) - 1, f"seq-{seq}"
+    piece = make_slice(tokens[seq][-1:], (), start=start, samples=(spec,), name=name)
+    tables = group_tables(range(first, first + NUM_BLOCKS), len(runner.spec.groups))
+    return replace(piece, block_tables=tables)
 
 
 def test_a_step_is_recorded_once(

@@ -53,10 +53,15 @@ def draft(model: DraftModel, *pieces: tuple[SequenceSlice, tuple[int, ...]], end
     return model.draft(plan, StepResult(step_id=1, sampled=tuple(sampled for _, sampled in pieces)))
 
 
-def test_drafts_are_what_the_model_generates(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_drafts_are_what_the_model_generates(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_captured: bool
+) -> None:
     monkeypatch.setattr(module, "MAX_CHUNK", 4)
     expected = tuple(generate(make_runner(folder), PROMPT, 12))
     model, num_blocks = make_drafts(folder)
+    if is_captured:
+        model._runner.capture_decodes(8, 64)
     text, known = PROMPT, 0
     for sampled in (expected[:1], expected[1:4], expected[4:5]):
         result = draft(model, ordered(text, sampled, 4, start=known))

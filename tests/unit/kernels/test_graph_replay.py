@@ -60,6 +60,20 @@ def test_a_replay_computes_what_the_pass_would() -> None:
 
 
 @torch.inference_mode()
+def test_pointwise_operators_and_conversions_write_where_their_results_lie() -> None:
+    positions, frequencies = torch.tensor([4, 9, 30]), make_numbers(SIZE)
+
+    def compute(numbers: Tensor) -> Tensor:
+        angles = numbers[:, None] * frequencies
+        return torch.stack((angles.cos().bfloat16(), angles.sin().to(torch.bfloat16)))
+
+    calls, result = GraphReplay.record(lambda: compute(positions))
+    positions.copy_(torch.tensor([7, 0, 1000]))
+    calls.replay()
+    assert torch.equal(result, compute(torch.tensor([7, 0, 1000])))
+
+
+@torch.inference_mode()
 def test_a_replay_refuses_a_row_that_a_table_has_not() -> None:
     layers, table, token_ids = CpuLayers(load(PLAIN)), make_numbers(50, SIZE), torch.tensor([4, 9, 30])
     calls, _ = GraphReplay.record(lambda: layers.look_up(table, token_ids))

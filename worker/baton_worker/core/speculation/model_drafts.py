@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from baton_core.worker.step_plan import DraftOrder
+from baton_worker.core.speculation.step_times import LearnedTime
 
-MEMORY: Final = 0.9
-"""Weight that the past keeps with each observation."""
-MAX_SURPRISE: Final = 1.5
-"""An observation counts as at most so many times what was known, which is at most so many times it."""
 FIRST_COST: Final = 0.3
 """Guess before anything is known: the time of one token of the draft model, in units of a step's."""
 PROBE_EVERY: Final = 32
@@ -48,19 +45,17 @@ class DraftCosts:
     """The time of one token of the draft model, for all sequences of a step, in units of the step's."""
 
     def __init__(self) -> None:
-        self._drafting_s = self._step_s = 0.0
+        self._drafting = LearnedTime()
+        self._step = LearnedTime()
 
     @property
     def relative(self) -> float:
-        return self._drafting_s / self._step_s if self._step_s else FIRST_COST
+        return self._drafting.seconds / self._step.seconds if self._drafting.is_known else FIRST_COST
 
     def observe(self, drafting_s: float, step_s: float) -> None:
         """One token has taken so long, and the step without it so long."""
-        if not self._step_s:
-            self._drafting_s, self._step_s = drafting_s, max(step_s, 1e-6)
-        for name, seconds in (("_drafting_s", drafting_s), ("_step_s", step_s)):
-            known = min(getattr(self, name), MAX_SURPRISE * seconds)
-            setattr(self, name, known + (1 - MEMORY) * (min(seconds, MAX_SURPRISE * known) - known))
+        self._drafting.observe(drafting_s)
+        self._step.observe(step_s)
 
 
 class Probes:

@@ -62,6 +62,8 @@ class Speculation:
         self._drafters: dict[Sequence, Drafter] = {}
         self._records: dict[Sequence, DraftRecord] = {}
         self._costs = DraftCosts()
+        self._is_ordering = True
+        """Drafts of a model were worth their time in the last step; else one of `REST` asks again."""
         self._probes = Probes()
         self._ended: list[SeqId] = []
         """Sequences that are over, of which the draft model has not heard."""
@@ -91,20 +93,26 @@ class Speculation:
             return {}
         if len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
-        most = min(self._config.num_speculative_tokens, MAX_STEP_DRAFTS // max(1, len(seqs)))
-        times = self._times.relative(len(seqs), len(seqs) * (1 + most))
-        lengths: dict[Sequence, int] = {}
-        for seq in seqs:
-            left = self._num_left(seq, most + 1) - 1  # the step itself samples one
-            if left > 0 and isinstance(self._drafters.get(seq), ModelDrafts):
-                share = self._records[seq].share
-                best = best_length(share, times, self._costs.relative, len(seqs), MIN_GAIN)
-                lengths[seq] = min(left, best)
-        if any(lengths.values()):
+        drafting = [seq for seq in seqs if isinstance(self._drafters.get(seq), ModelDrafts)]
+        lengths = dict.fromkeys(drafting, 0)
+        if self._is_ordering or self._num_plans % REST == 0:
+            lengths = self._best_lengths(drafting, len(seqs), self._config.num_speculative_tokens)
+        self._is_ordering = any(lengths.values())
+        if self._is_ordering:
             self._probes.reset()
-        elif lengths and (place := self._probes.next(len(lengths))) is not None:
-            lengths[list(lengths)[place]] = 1
-        return {seq: self._order(seq, length) for seq, length in lengths.items() if length}
+        elif drafting and (place := self._probes.next(len(drafting))) is not None:
+            lengths[drafting[place]] = min(1, self._num_left(drafting[place], 2) - 1)
+        return {seq: self._order(seq, length) for seq, length in lengths.items() if length > 0}
+
+    def _best_lengths(self, drafting: Many[Sequence], num_seqs: int, most: int) -> dict[Sequence, int]:
+        """Return how many tokens to draft for each of the step's sequences that a model drafts for."""
+        most = min(most, MAX_STEP_DRAFTS // max(1, num_seqs))
+        times, cost = self._times.relative(num_seqs, num_seqs * (1 + most)), self._costs.relative
+        lengths = {}
+        for seq in drafting:
+            best = best_length(self._records[seq].share, times, cost, num_seqs, MIN_GAIN)
+            lengths[seq] = max(0, min(self._num_left(seq, most + 1) - 1, best))  # the step itself samples one
+        return lengths
 
     def _order(self, seq: Sequence, num_tokens: int) -> DraftOrder:
         drafter = self._drafters[seq]
@@ -131,9 +139,8 @@ class Speculation:
         orders = [piece.order for piece in plan.slices if piece.order is not None]
         if orders and drafting_s and not any(len(order.token_ids) > 1 for order in orders):
             self._costs.observe(drafting_s / max(order.num_tokens for order in orders), duration_s)
-        counts = [(piece.num_scheduled_tokens, piece.num_drafts) for piece in plan.slices]
-        if all(num_tokens == num_drafts + 1 for num_tokens, num_drafts in counts):
-            self._times.observe(sum(num_tokens for num_tokens, _ in counts), duration_s)
+        if all(piece.num_scheduled_tokens == piece.num_drafts + 1 for piece in plan.slices):
+            self._times.observe(sum(piece.num_scheduled_tokens for piece in plan.slices), duration_s)
 
     def forget(self, seq: Sequence) -> None:
         """A sequence is over; its output may be drafted for others."""

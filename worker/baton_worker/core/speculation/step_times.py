@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 MEMORY: Final = 0.9
-"""Weight that the past keeps with each observation."""
+"""Weight that the past keeps with each observation, once there are some."""
 MAX_SURPRISE: Final = 1.5
 """An observation counts as at most so many times what was known: a pause of the machine is no time of a
-step, and a change of speed is still followed. And what is known is at most so many times the observation:
-a first step may pay for what starts lazily, or is recorded, but no pause makes one shorter."""
+step, and a change of speed is still followed. What was known counts as at most so many times an observation:
+the first ones may pay for what starts lazily, and no pause makes one shorter."""
+MIN_SEEN: Final = 8
+"""Observations before a time is believed."""
 MAX_AGE: Final = 512
 """Steps after which a time is no longer believed: contexts have grown or ended since."""
 MAX_UNSEEN: Final = 32
@@ -22,26 +24,36 @@ _SHORTEST_S: Final = 1e-6
 """A clock may tell no time between two events."""
 
 
+class LearnedTime:
+    """A moving average of times."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._num_seen = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self._num_seen >= MIN_SEEN
+
+    def observe(self, seconds: float) -> None:
+        seconds = max(seconds, _SHORTEST_S)
+        self._num_seen += 1
+        known = min(self.seconds or seconds, MAX_SURPRISE * seconds)
+        weight = max(1 - MEMORY, 1 / self._num_seen)
+        self.seconds = known + weight * (min(seconds, MAX_SURPRISE * known) - known)
+
+
 class _Size:
     """Steps of about as many rows: what they cost, and how many rows they had."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.time = LearnedTime()
         self.num_rows = 0.0
         self.last_step = 0
-        self._has_begun = False
 
     def observe(self, num_rows: int, seconds: float, step: int) -> None:
-        """The first step pays for what starts lazily, and teaches nothing."""
-        if not self.last_step:
-            if self._has_begun:
-                self.seconds, self.num_rows, self.last_step = seconds, float(num_rows), step
-            self._has_begun = True
-            return
-        self.seconds = min(self.seconds, MAX_SURPRISE * seconds)
-        seconds = min(seconds, MAX_SURPRISE * self.seconds)
-        self.seconds += (1 - MEMORY) * (seconds - self.seconds)
-        self.num_rows += (1 - MEMORY) * (num_rows - self.num_rows)
+        self.time.observe(seconds)
+        self.num_rows += (1 - MEMORY if self.last_step else 1) * (num_rows - self.num_rows)
         self.last_step = step
 
 
@@ -60,7 +72,6 @@ class StepTimes:
     def observe(self, num_rows: int, seconds: float) -> None:
         """A step of so many rows, none of which is of a prompt, has taken so long."""
         self._num_steps += 1
-        seconds = max(seconds, _SHORTEST_S)
         self._sizes.setdefault(_group(num_rows), _Size()).observe(num_rows, seconds, self._num_steps)
 
     def is_due(self, num_rows: int) -> bool:
@@ -73,7 +84,7 @@ class StepTimes:
         known = {
             group: size
             for group, size in sorted(self._sizes.items())
-            if size.last_step and self._num_steps - size.last_step < MAX_AGE
+            if size.time.is_known and self._num_steps - size.last_step < MAX_AGE
         }
         times: list[float] = []
         groups = {_group(num_rows): 0.0 for num_rows in (base, most)}
@@ -94,4 +105,4 @@ def _time_per_row(known: Mapping[int, _Size], group: int) -> float:
     if not known:
         return 1.0
     nearest = known[min(known, key=lambda one: (abs(one - group), one))]
-    return nearest.seconds / (FREE_ROWS + nearest.num_rows)
+    return nearest.time.seconds / (FREE_ROWS + nearest.num_rows)
