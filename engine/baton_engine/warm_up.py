@@ -34,7 +34,7 @@ SHORTEST: Final = 2
 PROMPTS_WITHIN_S: Final = 0.5
 """Prompts grow up to a whole step as long as the next one is predicted to be over by then: on a large model,
 whose steps take longer, what starts lazily is a small part of them."""
-SLOW_STEP_S: Final = 0.25
+SLOW_STEP_S: Final = 0.125
 """A model whose decode steps take longer is large: what starts lazily is a small part of each, too."""
 GROWTH: Final = 4
 """Each prompt is so many times as long as the one before it."""
@@ -71,14 +71,9 @@ class _Sampling:
 
 
 _GREEDY: Final = _Sampling(temperature=0.0)
-_SAMPLINGS: Final[tuple[_Sampling, ...]] = (
-    _GREEDY,
-    _Sampling(),
-    _Sampling(top_k=2),
-    _Sampling(top_p=0.5, min_p=0.01),
-    _Sampling(logprobs=_LOGPROBS),
-    _Sampling(params=_RULES),
-)
+_PLAIN: Final = (_GREEDY, _Sampling(), _Sampling(top_k=2), _Sampling(top_p=0.5, min_p=0.01))
+"""Sampling that is part of a replayed step."""
+_OTHERS: Final[tuple[_Sampling, ...]] = (_Sampling(logprobs=_LOGPROBS), _Sampling(params=_RULES))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,23 +109,24 @@ class WarmUp:
         return self.clock() - begun_s
 
     def run_decodes(self) -> None:
-        """Run decode steps: of each number of sequences that has a graph, and of more; each way to sample.
+        """Run decode steps: of each number of sequences that has graphs, and of more; each way to sample.
 
         Of a large model only the smallest and the largest that have one are run.
         """
-        samplings = _SAMPLINGS
+        others = _OTHERS
         if self.limits.has_grammars:
-            samplings += (_Sampling(params=SamplingParams(structured_outputs=GRAMMAR)),)
+            others += (_Sampling(params=SamplingParams(structured_outputs=GRAMMAR)),)
         most = min(MAX_GRAPH_SEQS, self.limits.max_decode_rows)
         self._run_decode(1, _GREEDY)
         step_s = -self.clock()
         self._run_decode(1, _GREEDY)
         step_s += self.clock()
         if step_s > SLOW_STEP_S and most > 1:
-            self._run_decode(most, *samplings)
+            self._run_decode(most, *_PLAIN, *others)
         else:
-            for number in range(1, max(most, len(samplings))):
-                self._run_decode(min(number + 1, most), samplings[number % len(samplings)])
+            for number in range(max(most, len(_PLAIN), len(others))):
+                for ways in (_PLAIN, others):
+                    self._run_decode(min(number + 1, most), ways[number % len(ways)])
             if self.limits.max_decode_rows > most:
                 self._run_decode(min(LARGE_BATCH, self.limits.max_decode_rows), _GREEDY)
         self._clear()

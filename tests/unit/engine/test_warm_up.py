@@ -78,7 +78,8 @@ def prompts_of(plans: Sequence[StepPlan]) -> list[int]:
 
 def test_decode_steps_have_each_number_of_sequences_that_is_recorded_and_a_larger_one() -> None:
     decodes = [len(plan.slices) for plan in plans_of() if num_tokens(plan) == len(plan.slices)]
-    assert decodes == [1, *range(1, MAX_GRAPH_SEQS + 1), LARGE_BATCH]
+    recorded = [size for size in range(1, MAX_GRAPH_SEQS + 1) for _ in ("with sampling", "without")]
+    assert decodes == [1, 1, *recorded, LARGE_BATCH]
 
 
 def test_of_a_large_model_the_smallest_and_the_largest_recorded_step_run_and_sample_in_every_way() -> None:
@@ -173,10 +174,11 @@ def test_a_loaded_runner_has_recorded_its_decode_steps(
 
     monkeypatch.setattr(DecodeReplay, "_record", noting)
     runner = load(model_folder("llama"), max_num_seqs=max_num_seqs)
-    assert [kind.num_seqs for kind in recorded] == list(range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1))
+    kinds = [(size, way) for size in range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1) for way in (True, False)]
+    assert [(kind.num_seqs, kind.is_sampled) for kind in recorded] == kinds
     assert not runner.kv_pool.any()
     generate(runner, make_prompt(9), 4)
-    assert len(recorded) == min(max_num_seqs, MAX_GRAPH_SEQS), "a first request recorded a step"
+    assert len(recorded) == len(kinds), "a first request recorded a step"
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
