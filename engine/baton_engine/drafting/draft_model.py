@@ -26,6 +26,7 @@ from baton_core.worker.step_plan import (
     StepResult,
 )
 from baton_engine.drafting.draft_blocks import DraftBlocks
+from baton_engine.steps.decoded_slices import as_decoded
 from baton_engine.steps.runner import ModelRunner
 
 MAX_DECODED: Final = 8
@@ -129,21 +130,14 @@ class DraftModel:
 
     def _draft_first(self, drafts: list[_Drafted]) -> None:
         """Compute the last tokens of each sequence, and draft one behind them."""
-        pieces = [self._last_slices(one) for one in drafts]
+        pieces = []
+        for one in drafts:
+            piece = self._slice(one, one.token_ids, self._num_computed[one.seq_id], (one.sample,))
+            pieces.append(as_decoded(piece) if len(one.token_ids) <= MAX_DECODED else [piece])
         result = self._run(list(chain.from_iterable(pieces)))
         for one, end in zip(drafts, accumulate(map(len, pieces)), strict=True):
             self._num_computed[one.seq_id] += len(one.token_ids)
             one.take(result.sampled[end - 1], 1)
-
-    def _last_slices(self, one: _Drafted) -> list[SequenceSlice]:
-        """Return the slices that compute the last tokens, each of the last few as if it were decoded."""
-        start, samples = self._num_computed[one.seq_id], (one.sample,)
-        if len(one.token_ids) > MAX_DECODED:
-            return [self._slice(one, one.token_ids, start, samples)]
-        return [
-            self._slice(one, (token_id,), place, samples)
-            for place, token_id in enumerate(one.token_ids, start)
-        ]
 
     def _extend(self, drafts: list[_Drafted]) -> None:
         """Draft as many tokens more of each as all of them want."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate, chain
 from typing import Final
 
 import msgspec
@@ -22,8 +23,10 @@ from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.drafting.draft_blocks import DraftBlocks
+from baton_engine.drafting.draft_model import MAX_DECODED
 from baton_engine.drafting.eagle_head import EagleHead
 from baton_engine.models.hidden_taps import HiddenTaps
+from baton_engine.steps.decoded_slices import as_decoded
 from baton_engine.steps.runner import ModelRunner
 
 MAX_CHUNK: Final = 512
@@ -74,11 +77,18 @@ class _Drafted:
     num_computed: int
     """Tokens of the head's sequence that are known to be right."""
     sample: SampleSpec
-    """Parameters of the next token."""
+    """Parameters of the first drafted token."""
     num_wanted: int
     state: Tensor
     """The head's own hidden state behind the last token, `[1, hidden_size]`."""
     draft: list[int] = field(default_factory=list)
+
+    def take(self, sampled: tuple[int, ...], number: int, state: Tensor) -> None:
+        """Take the next tokens, of so many those that could be sampled, and the state behind the last."""
+        self.draft += sampled
+        self.state = state
+        if len(sampled) < number:
+            self.num_wanted = len(self.draft)
 
 
 class EagleDrafter:
@@ -131,9 +141,9 @@ class EagleDrafter:
         for step in (*self._unfollowed, (plan, states, result)):
             self._follow_step(*step, present)
         self._unfollowed.clear()
-        growing = drafts = self._begin_drafts(plan, result)
-        while growing := [one for one in growing if len(one.draft) < one.num_wanted]:
-            growing = self._extend(growing)
+        drafts = self._begin_drafts(plan, result)
+        while growing := [one for one in drafts if len(one.draft) < one.num_wanted]:
+            self._extend(growing)
         self._compute_pending(plan)
         made = {one.number: tuple(one.draft) for one in drafts}
         return replace(result, drafts=made, drafting_s=time.perf_counter() - begun_s) if drafts else result
@@ -199,7 +209,7 @@ class EagleDrafter:
         begun = [one for one in begun if one[1].seq_id in self._followed]
         if not begun:
             return []
-        slices, inputs, drafts = [], [], []
+        pieces, inputs, drafts = [], [], []
         for number, piece, num_wanted in begun:
             one = self._followed[piece.seq_id]
             start = one.num_computed
@@ -207,7 +217,7 @@ class EagleDrafter:
             sample = msgspec.structs.replace(
                 piece.samples[0], position=one.end + 1, logprobs=None, history=None
             )
-            slices.append(self._slice(piece.seq_id, start, token_ids, sample))
+            pieces.append(self._slice(piece.seq_id, start, token_ids, sample))
             inputs.append(self._head.combine(states))
             drafts.append(
                 _Drafted(
@@ -219,33 +229,33 @@ class EagleDrafter:
                     state=inputs[-1],
                 )
             )
-        self._take(drafts, slices, inputs)
+        self._draft_first(drafts, pieces, inputs)
         return drafts
 
-    def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
-        """Draft one token more of each; returns those that have got one."""
-        slices = [
-            self._slice(one.seq_id, one.num_computed + len(one.draft) - 1, tuple(one.draft[-1:]), one.sample)
-            for one in drafts
-        ]
-        return self._take(drafts, slices, [one.state for one in drafts])
+    def _draft_first(self, drafts: list[_Drafted], pieces: list[SequenceSlice], inputs: list[Tensor]) -> None:
+        """Compute a slice of each draft's sequence, and draft the token behind it."""
+        lengths = [piece.num_scheduled_tokens for piece in pieces]
+        are_decoded = max(lengths) <= MAX_DECODED and sum(lengths) <= self._head.max_num_rows
+        slices = [as_decoded(piece) if are_decoded else [piece] for piece in pieces]
+        result = self._run(list(chain.from_iterable(slices)), inputs)
+        ends = list(accumulate(map(len, slices)))
+        states = self._head.outputs[[end - 1 for end in ends]]
+        for place, (one, end) in enumerate(zip(drafts, ends, strict=True)):
+            one.take(result.sampled[end - 1], 1, states[place : place + 1])
 
-    def _take(
-        self, drafts: list[_Drafted], slices: list[SequenceSlice], inputs: list[Tensor]
-    ) -> list[_Drafted]:
-        """Compute a slice of each draft, and add the token that is sampled behind it."""
-        result = self._run(slices, inputs)
-        outputs = self._head.outputs[: len(drafts)].clone()
-        extended = []
-        for place, (one, sampled) in enumerate(zip(drafts, result.sampled, strict=True)):
-            if not sampled:
-                one.num_wanted = len(one.draft)
-                continue
-            one.draft += sampled
-            one.state = outputs[place : place + 1]
-            one.sample = msgspec.structs.replace(one.sample, position=one.sample.position + 1)
-            extended.append(one)
-        return extended
+    def _extend(self, drafts: list[_Drafted]) -> None:
+        """Draft as many tokens more of each as all of them want."""
+        number = min(one.num_wanted - len(one.draft) for one in drafts)
+        slices = []
+        for one in drafts:
+            start = one.num_computed + len(one.draft) - 1
+            sample = msgspec.structs.replace(one.sample, position=one.sample.position + len(one.draft))
+            slices.append(self._slice(one.seq_id, start, tuple(one.draft[-1:]), sample, number))
+        self._head.put_inputs(torch.cat([one.state for one in drafts]))
+        tokens = self._runner.generate(tuple(slices), number)
+        states = self._head.outputs[: len(drafts)].clone()
+        for place, (one, sampled) in enumerate(zip(drafts, tokens, strict=True)):
+            one.take(sampled, number, states[place : place + 1])
 
     def _compute_pending(self, plan: StepPlan) -> None:
         """Compute the sequences of the step that have many tokens pending."""
@@ -266,13 +276,19 @@ class EagleDrafter:
             self._run([self._slice(seq_id, start, token_ids, None)], [self._head.combine(states)])
 
     def _slice(
-        self, seq_id: SeqId, start: int, token_ids: tuple[int, ...], sample: SampleSpec | None
+        self,
+        seq_id: SeqId,
+        start: int,
+        token_ids: tuple[int, ...],
+        sample: SampleSpec | None,
+        num_steps: int = 1,
     ) -> SequenceSlice:
+        """Return a slice with blocks for so many steps."""
         return SequenceSlice(
             seq_id=seq_id,
             token_ids=token_ids,
             start=start,
-            block_tables=self._blocks.tables(seq_id, start + len(token_ids)),
+            block_tables=self._blocks.tables(seq_id, start + len(token_ids) + num_steps - 1),
             samples=() if sample is None else (sample,),
         )
 

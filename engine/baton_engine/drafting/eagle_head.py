@@ -114,7 +114,6 @@ class EagleHead:
         self._inputs = torch.zeros(max_num_rows, size, dtype=self.dtype, device=self.device)
         self._large = self._inputs
         """Inputs of a pass that is too large for these."""
-        self.outputs = torch.zeros_like(self._inputs)
 
     def combine(self, states: Tensor) -> Tensor:
         """Map the target's hidden states, as `HiddenTaps` has them, to inputs `[num_tokens, hidden_size]`."""
@@ -126,6 +125,16 @@ class EagleHead:
                 [norm(one.contiguous()) for norm, one in zip(self._fc_norms, parts, strict=True)], dim=-1
             )
         return self._fc(states)
+
+    @property
+    def max_num_rows(self) -> int:
+        return len(self._inputs)
+
+    @property
+    def outputs(self) -> Tensor:
+        """`[max_num_rows, hidden_size]`: the inputs behind the rows whose logits were wanted last, unless
+        there were too many. They are put already: a pass may follow on the tokens behind these rows."""
+        return self._inputs
 
     def put_inputs(self, states: Tensor) -> None:
         """Give the next pass the inputs `[num_tokens, hidden_size]` of its tokens."""
@@ -157,8 +166,8 @@ class EagleHead:
             hidden = hidden[rows]
         given, hidden = self._before_feed_forward.add(change, hidden)
         last = self._feed_forward.forward(given) + hidden
-        if len(last) <= len(self.outputs):
-            self.outputs[: len(last)].copy_(self._norm(last) if self.config.is_output_normed else last)
+        if len(last) <= len(self._inputs):
+            self._inputs[: len(last)].copy_(self._norm(last) if self.config.is_output_normed else last)
         return last
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -28,11 +28,11 @@ from baton_engine.sampling.sampler import Sampler, SamplerOutput, joined
 from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.decoded_slices import advanced, decoded_rows
 from baton_engine.steps.pooled_results import pooled_result, pooled_rows, step_token_types
 from baton_engine.steps.prompt_logprobs import PromptLogprobs, follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
-from baton_engine.steps.verification import advanced, decoded_rows
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.interface.upload import upload
 

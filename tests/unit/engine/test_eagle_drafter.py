@@ -101,10 +101,12 @@ def piece(
     )
 
 
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["captured", "eager"])
 @pytest.mark.parametrize("form", FORMS)
-def test_drafts_are_those_of_float64(form: str, target: Path, tmp_path: Path) -> None:
+def test_drafts_are_those_of_float64(form: str, target: Path, tmp_path: Path, *, enforce_eager: bool) -> None:
     head = Head(tmp_path / "head", target, **FORMS[form])
-    rig = Rig(target, head.folder, "eagle3" if head.is_third else "eagle")
+    method = "eagle3" if head.is_third else "eagle"
+    rig = Rig(target, head.folder, method, enforce_eager=enforce_eager)
     result = rig.step(piece(PROMPT, 0, order=3))
     text = PROMPT + result.sampled[0]
     assert result.drafts == {0: head.draft(text, 3)}

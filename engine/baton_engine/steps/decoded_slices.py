@@ -1,6 +1,6 @@
-"""Slices of one token: those of a draft that is made, and of one that is verified.
+"""Slices of one token, as if their sequences decoded it: of drafts that are verified, and that are made.
 
-When drafted tokens are verified, each is a row of its own, as if its sequence decoded it.
+When drafted tokens are verified, each is a row of its own.
 
 Rows of one sequence share its blocks. A layer writes the K and V of all rows before any of them attends, so a
 row sees the drafts before it; and it goes through the kernels, and the captured steps, of decoded tokens.
@@ -30,6 +30,14 @@ def _rows(piece: SequenceSlice) -> Iterator[SequenceSlice]:
         yield replace(
             piece, token_ids=(token_id,), start=piece.start + place, samples=(sample,), num_drafts=0
         )
+
+
+def as_decoded(piece: SequenceSlice) -> list[SequenceSlice]:
+    """Return a slice for each token of a slice with one sample, which is sampled behind each."""
+    return [
+        replace(piece, token_ids=(token_id,), start=start)
+        for start, token_id in enumerate(piece.token_ids, piece.start)
+    ]
 
 
 def advanced(piece: SequenceSlice, number: int) -> SequenceSlice:
