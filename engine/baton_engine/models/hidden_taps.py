@@ -37,7 +37,8 @@ class HiddenTaps:
 
     def states_of_step(self, num_tokens: int) -> Tensor:
         """Return a copy of the states, `[num_tokens, num_places * hidden_size]`."""
-        return torch.cat(tuple(self._states[:, :num_tokens]), dim=-1)
+        states = self._states[:, :num_tokens].transpose(0, 1)
+        return states.clone(memory_format=torch.contiguous_format).flatten(1)
 
     def take(self, layer: int, hidden: Tensor) -> None:
         """Copy the input of a layer `[num_tokens, hidden_size]`, if it is wanted."""
