@@ -52,10 +52,10 @@ def test_a_draft_is_of_one_text_and_what_was_computed_is_not_ordered_again() -> 
 
 def test_what_is_not_worth_its_time_is_tried_ever_less_often_and_in_turn() -> None:
     probes = Probes()
-    told = [(step, place) for step in range(1, 1000) if (place := probes.next(3)) is not None]
-    assert told == [(32, 1), (96, 2), (224, 0), (480, 1), (736, 2), (992, 0)]
+    told = [(step, place) for step in range(1, 250) if (place := probes.next(3)) is not None]
+    assert told == [(8, 1), (24, 2), (56, 0), (120, 1), (184, 2), (248, 0)]
     probes.reset()
-    assert [step for step in range(1, 40) if probes.next(1) is not None] == [32]
+    assert [step for step in range(1, 10) if probes.next(1) is not None] == [8]
 
 
 def test_a_pause_of_the_machine_is_no_cost() -> None:

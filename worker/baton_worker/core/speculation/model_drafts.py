@@ -10,11 +10,11 @@ from baton_worker.core.speculation.step_times import LearnedTime
 
 FIRST_COST: Final = 0.3
 """Guess before anything is known: the time of one token of the draft model, in units of a step's."""
-PROBE_EVERY: Final = 32
-MAX_PROBE_EVERY: Final = 256
-"""Steps after which a token of one sequence is ordered though none is worth its time, so that the share of
-right ones stays known: from the first to the second, twice as many each time. The draft model has to compute
-all of that sequence's tokens since its last order."""
+PROBE_EVERY: Final = 8
+MAX_PROBE_EVERY: Final = 64
+"""Steps that ask for drafts and find none worth its time, after which a token of one sequence is ordered
+nevertheless, so that the share of right ones stays known: from the first to the second, twice as many each
+time. The draft model has to compute all of that sequence's tokens since its last order."""
 
 
 class ModelDrafts:
@@ -70,7 +70,7 @@ class Probes:
         self._interval = self._left = PROBE_EVERY
 
     def next(self, num_seqs: int) -> int | None:
-        """Count a step in which none is; returns the place of the sequence to probe, if it is time."""
+        """Count a step that finds none; returns the place of the sequence to probe, if it is time."""
         self._left -= 1
         if self._left > 0:
             return None

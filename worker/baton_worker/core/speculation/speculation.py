@@ -62,8 +62,8 @@ class Speculation:
         self._drafters: dict[Sequence, Drafter] = {}
         self._records: dict[Sequence, DraftRecord] = {}
         self._costs = DraftCosts()
-        self._is_ordering = True
-        """Drafts of a model were worth their time in the last step; else one of `REST` asks again."""
+        self._has_orders = True
+        """The last step that asked a model for drafts found some worth their time, or none has asked."""
         self._probes = Probes()
         self._ended: list[SeqId] = []
         """Sequences that are over, of which the draft model has not heard."""
@@ -78,7 +78,10 @@ class Speculation:
         if self._config is None or not seqs or len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
         self._num_plans += 1
-        if self._num_declined >= MAX_DECLINED and self._num_plans % REST:
+        rests = self._num_plans % REST != 0
+        if self._config.method.needs_model and not self._has_orders and rests:
+            return {}  # no drafts have come
+        if self._num_declined >= MAX_DECLINED and rests:
             return {}
         proposed = {seq: draft for seq in seqs if (draft := self._propose(seq, self._config))}
         if not proposed or self._times.is_due(len(seqs)):
@@ -88,21 +91,25 @@ class Speculation:
         return drafts
 
     def orders(self, seqs: Many[Sequence]) -> dict[Sequence, DraftOrder]:
-        """Order the drafts that a model is to make in this step for the next one, where that is faster."""
+        """Order the drafts that a model is to make in this step for the next one, where that is faster.
+
+        Where none were in the step before, one of `REST` steps asks again.
+        """
         if self._config is None or not self._config.method.needs_model:
             return {}
         if len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
+        if not self._has_orders and self._num_plans % REST != 0:
+            return {}
         drafting = [seq for seq in seqs if isinstance(self._drafters.get(seq), ModelDrafts)]
-        lengths = dict.fromkeys(drafting, 0)
-        if self._is_ordering or self._num_plans % REST == 0:
-            lengths = self._best_lengths(drafting, len(seqs), self._config.num_speculative_tokens)
-        self._is_ordering = any(lengths.values())
-        if self._is_ordering:
+        lengths = self._best_lengths(drafting, len(seqs), self._config.num_speculative_tokens)
+        if any(lengths.values()):
             self._probes.reset()
         elif drafting and (place := self._probes.next(len(drafting))) is not None:
             lengths[drafting[place]] = min(1, self._num_left(drafting[place], 2) - 1)
-        return {seq: self._order(seq, length) for seq, length in lengths.items() if length > 0}
+        orders = {seq: self._order(seq, length) for seq, length in lengths.items() if length > 0}
+        self._has_orders = bool(orders)
+        return orders
 
     def _best_lengths(self, drafting: Many[Sequence], num_seqs: int, most: int) -> dict[Sequence, int]:
         """Return how many tokens to draft for each of the step's sequences that a model drafts for."""
@@ -121,8 +128,9 @@ class Speculation:
 
     def take(self, seq: Sequence, number: int, plan: StepPlan, result: StepResult) -> None:
         """Take what a model has drafted for a slice of a step, before its sequence has the sampled tokens."""
-        drafter = self._drafters.get(seq)
-        if plan.slices[number].order is not None and isinstance(drafter, ModelDrafts):
+        if plan.slices[number].order is None:
+            return
+        if isinstance(drafter := self._drafters.get(seq), ModelDrafts):
             drafter.take(seq.num_tokens + len(result.sampled[number]), result.drafts.get(number))
 
     def take_ended(self) -> tuple[SeqId, ...]:
