@@ -80,7 +80,7 @@ def print_times(arguments: argparse.Namespace) -> None:
     in_parts = Ranks(place=RankPlace(sizes=ParallelSizes(is_invariant=True)))
     plain, invariant = select_kernels("cpu", dtype), invariant_kernels(dtype)
     for kernels, ranks in ((plain, ALONE), (invariant, ALONE), (invariant, in_parts)):
-        runner, num_bytes = cpu_step.make_runner(arguments, kernels.attention, kernels.layers, ranks=ranks)
+        runner, num_bytes = cpu_step.make_runner(arguments, kernels, ranks=ranks)
         runners.append(runner)
     weights = f"{num_bytes / 1e6:.0f} MB of weights"
     print(f"{arguments.dtype}, {arguments.threads} threads, {weights}, least CPU times")

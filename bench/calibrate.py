@@ -125,7 +125,7 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     kernels = select_kernels("cpu", cpu_step.DTYPES[arguments.dtype])
-    runner, weight_bytes = cpu_step.make_runner(arguments, kernels.attention, kernels.layers)
+    runner, weight_bytes = cpu_step.make_runner(arguments, kernels)
     steps = shapes()
     plans = [make_plan(pieces, arguments) for pieces in steps]
     seconds = measure(runner, plans, arguments.repeats)

@@ -62,7 +62,7 @@ def main() -> None:
     contenders: dict[tuple[str, str], Contender] = {}
     for path in paths:
         kernels = select_kernels("cpu", DTYPES[args.dtype], path)
-        runner, _ = make_runner(args, kernels.attention, kernels.layers)
+        runner, _ = make_runner(args, kernels)
         contenders |= {(path, work): Contender(runner) for work in plans}
     for _ in range(args.rounds):
         for (_, work), contender in contenders.items():

@@ -39,10 +39,12 @@ from baton_engine.checkpoint.weights import Part
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.ranks.ranks import ALONE, Ranks
+from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.cpu.memory import huge_zeros
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, Kernels, LayerKernels
 from baton_kernels.reference.torch_attention import TorchAttention
+from baton_kernels.reference.torch_sampling import TorchSampling
 from baton_kernels.selection import select_kernels
 from baton_kv.pool_bytes import allocate_pool
 from bench.command_line import make_parser
@@ -53,6 +55,7 @@ BANDWIDTH_BYTES = 512 << 20
 MIN_GAP = {"float32": 0.01, "bfloat16": 0.3}  # in standard deviations of the logits
 MAX_SEARCHES = 40
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TORCH = Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=TorchSampling())
 COLUMNS = ("limit ms", "min ms", "median ms", "of limit", "other min ms", "other median ms", "speedup")
 QWEN2_387M = {
     "hidden_size": 896,
@@ -124,8 +127,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def make_runner(
     arguments: argparse.Namespace,
-    kernels: AttentionKernels,
-    layers: LayerKernels,
+    kernels: Kernels,
     *,
     online: OnlinePlan | None = None,
     kv_cache_dtype: str | None = None,
@@ -141,22 +143,23 @@ def make_runner(
         (Path(folder) / "config.json").write_text(json.dumps(config_json))
         config = read_model_config(Path(folder))
     weights = RandomWeights(Path(), dtype, online=online)
-    model = build_model(config, weights, layers, ranks)
+    model = build_model(config, weights, kernels.layers, ranks)
     num_bytes = weights.loaded_bytes
     if model._head._layer.packed_bytes:  # type: ignore[attr-defined]
         # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.
         num_bytes -= model._embedding.rows.nbytes  # type: ignore[attr-defined]
     cache_dtype = CACHES[kv_cache_dtype] if kv_cache_dtype else dtype
     spec = config.kv_spec(BLOCK_SIZE, str(cache_dtype).removeprefix("torch."))
-    spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
+    attention = kernels.attention
+    spec = replace(spec, k_axes=attention.k_axes, v_axes=attention.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
     if is_pool_shared:
         kv_pool = allocate_pool(num_blocks, spec)
     else:
         kv_pool = huge_zeros((num_blocks, *spec.block_shape), cache_dtype)
-    fill_cache(kernels, kv_pool, arguments)
-    runner = ModelRunner(model, kernels, kv_pool, spec)
-    if kernels.is_capturable(kv_pool) and model.is_capturable:
+    fill_cache(attention, kv_pool, arguments)
+    runner = ModelRunner(model, attention, kv_pool, spec, Sampler(kernels.sampling))
+    if attention.is_capturable(kv_pool) and model.is_capturable:
         runner.capture_decodes(max(arguments.batch), arguments.context)
     return runner, num_bytes
 
@@ -281,9 +284,9 @@ def make_other_runner(arguments: argparse.Namespace, kernels: Kernels) -> ModelR
     """Make the runner that the engine's step is compared with."""
     is_shared = arguments.worker_pool
     if arguments.quantization or arguments.kv_cache_dtype:
-        return make_runner(arguments, kernels.attention, kernels.layers, is_pool_shared=is_shared)[0]
+        return make_runner(arguments, kernels, is_pool_shared=is_shared)[0]
     with patch.object(linear, "onednn_product", never):
-        return make_runner(arguments, TorchAttention(), LayerKernels(), is_pool_shared=is_shared)[0]
+        return make_runner(arguments, TORCH, is_pool_shared=is_shared)[0]
 
 
 def main() -> None:
@@ -292,8 +295,7 @@ def main() -> None:
     kernels = select_kernels("cpu", DTYPES[arguments.dtype])
     runner, weight_bytes = make_runner(
         arguments,
-        kernels.attention,
-        kernels.layers,
+        kernels,
         online=arguments.quantization and OnlinePlan.of(OnlineQuantization(arguments.quantization)),
         kv_cache_dtype=arguments.kv_cache_dtype,
         is_pool_shared=arguments.worker_pool,

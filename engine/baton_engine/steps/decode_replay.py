@@ -76,7 +76,8 @@ class DecodeReplay:
 
     def samples(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed with its sampling."""
-        return self._is_alone and self.takes(slices) and self._sample_inputs.takes(slices)
+        can_sample = self._is_alone and self._sampling.is_recordable
+        return can_sample and self.takes(slices) and self._sample_inputs.takes(slices)
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:

@@ -13,6 +13,8 @@ from baton_kernels.interface.sampling import SampleBatch, SamplingKernels
 class CpuSampling(SamplingKernels):
     """`SamplingKernels` in C++, for logits of any dtype."""
 
+    is_recordable = True
+
     def __init__(self, library: CpuLibrary) -> None:
         self._library = library
 

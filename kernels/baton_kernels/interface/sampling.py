@@ -102,6 +102,9 @@ def min_scores(min_p: Sequence[float]) -> NDArray[np.float64]:
 class SamplingKernels(ABC):
     """Sampling kernels of a device."""
 
+    is_recordable: bool = False
+    """A CPU graph can replay them: they call C++ kernels alone, and read no number of their inputs."""
+
     @abstractmethod
     def sample(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         """Sample one token per row of `logits` `[num_rows, vocab_size]`; return `[num_rows] int64`.

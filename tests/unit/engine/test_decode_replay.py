@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from baton_core.worker.step_plan import LogprobsSpec, SequenceSlice
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_model
+from baton_engine.sampling.sampler import Sampler
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.cpu.graph_replay import GraphReplay
+from baton_kernels.reference.torch_sampling import TorchSampling
 from tests.models import VARIANTS, make_prompt
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables, make_plan, make_slice, make_spec
 
@@ -130,6 +132,20 @@ def test_steps_that_tell_more_than_tokens_are_sampled_outside_of_the_graph(
     result = runner.execute(make_plan(plain, told))
     assert list(result.logprobs) == [1]
     assert result.sampled[:1] == runner.execute(make_plan(plain)).sampled
+
+
+def test_sampling_that_no_graph_can_replay_is_left_outside_of_it(
+    model_folder: Callable[[str], Path],
+) -> None:
+    runner = load(model_folder("llama"))
+    tokens = run(runner, [range(2)])
+    pieces = tuple(decoded(runner, tokens, seq) for seq in range(2))
+    expected = runner.generate(pieces, 4)
+    runner._sampler = Sampler(TorchSampling())
+    runner.capture_decodes(MAX_GRAPH_SEQS, NUM_BLOCKS * BLOCK_SIZE)
+    assert isinstance(runner._captured, DecodeReplay)
+    assert runner.generate(pieces, 4) == expected
+    assert [kind.is_sampled for kind in runner._captured._graphs] == [False]
 
 
 def decoded(
