@@ -15,7 +15,7 @@ from baton_engine.models.rope_config import (
     RopeConfig,
     YarnScaling,
 )
-from baton_kernels.interface.kernels import Function, LayerKernels
+from baton_kernels.interface.kernels import LayerKernels
 
 
 class RotaryEmbedding:
@@ -28,11 +28,7 @@ class RotaryEmbedding:
 
     def cos_sin(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosine and sine, `[num_tokens, 1, rotary_dim]` each, of positions `[num_tokens] int64`."""
-        angles = positions[:, None, None] * self._inv_freq
-        cos, sin = (self._kernels.apply(function, angles) for function in (Function.COS, Function.SIN))
-        if self._magnitude != 1.0:
-            cos, sin = cos * self._magnitude, sin * self._magnitude
-        return cos.to(dtype), sin.to(dtype)
+        return self._kernels.rotary_angles(positions, self._inv_freq, self._magnitude, dtype)
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:

@@ -17,7 +17,7 @@ from baton_kernels.cpu.lora import CpuLoraTable
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
 from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
-from baton_kernels.cpu.structs import CopyArgs, ElementwiseArgs, NormArgs
+from baton_kernels.cpu.structs import CopyArgs, ElementwiseArgs, NormArgs, RotaryAnglesArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.interface.lora import LoraLayer, LoraTable
 from baton_kernels.interface.quantized import QuantizedWeight
@@ -51,6 +51,26 @@ class CpuLayers(LayerKernels):
             super().copy(source, target)
         else:
             self._copy(source, None, target)
+
+    def rotary_angles(
+        self, positions: Tensor, inv_freq: Tensor, magnitude: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        if dtype not in DTYPES or not positions.is_contiguous():
+            return super().rotary_angles(positions, inv_freq, magnitude, dtype)
+        cos, sin = (torch.empty(len(positions), 1, len(inv_freq), dtype=dtype) for _ in range(2))
+        args = RotaryAnglesArgs(
+            positions=positions.data_ptr(),
+            inv_freq=inv_freq.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            num_tokens=len(positions),
+            rotary_dim=len(inv_freq),
+            num_threads=torch.get_num_threads(),
+            magnitude=magnitude,
+            is_bfloat16=dtype == torch.bfloat16,
+        )
+        self._library.run(args)
+        return cos, sin
 
     def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
         if function not in VECTORISED:

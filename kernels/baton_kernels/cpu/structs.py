@@ -299,6 +299,25 @@ class ElementwiseArgs(ctypes.Structure):
 
 
 @c_struct
+class RotaryAnglesArgs(ctypes.Structure):
+    """Cosine and sine of each token's rotary angles: position times frequency."""
+
+    positions: SourceInt64
+    """`[num_tokens]`."""
+    inv_freq: SourceFloat
+    """`[rotary_dim]`; its second half is like its first."""
+    cos: Target
+    """Result `[num_tokens, rotary_dim]`, times the magnitude."""
+    sin: Target
+    """Like `cos`."""
+    num_tokens: Int64
+    rotary_dim: Int64
+    num_threads: Int64
+    magnitude: Float
+    is_bfloat16: Flag
+
+
+@c_struct
 class SampleArgs(ctypes.Structure):
     """Sampling of one token from each row of logits; arrays but `logits` are `[num_rows]`."""
 
@@ -337,6 +356,7 @@ KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     BidirectionalAttentionArgs: "baton_bidirectional_attention",
     KvWriteArgs: "baton_kv_write",
     RotateArgs: "baton_rotate",
+    RotaryAnglesArgs: "baton_rotary_angles",
     CopyArgs: "baton_copy",
     NormArgs: "baton_norm",
     ElementwiseArgs: "baton_elementwise",

@@ -274,8 +274,6 @@ class Function(IntEnum):
     GELU = 1
     GELU_TANH = 2
     TANH = 3
-    COS = 4
-    SIN = 5
 
 
 VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
@@ -287,8 +285,6 @@ _FUNCTIONS: Final[dict[Function, Callable[[Tensor], Tensor]]] = {
     Function.GELU: functional.gelu,
     Function.GELU_TANH: partial(functional.gelu, approximate="tanh"),
     Function.TANH: torch.tanh,
-    Function.COS: torch.cos,
-    Function.SIN: torch.sin,
 }
 
 
@@ -348,6 +344,22 @@ class LayerKernels:
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Write a tensor to another of the same shape and dtype."""
         target.copy_(source)
+
+    def rotary_angles(
+        self, positions: Tensor, inv_freq: Tensor, magnitude: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine, `[num_tokens, 1, rotary_dim]` each, of positions times frequencies.
+
+        Args:
+            positions: `[num_tokens] int64`.
+            inv_freq: `[rotary_dim] float32`, whose second half is like its first.
+            magnitude: factor of both results.
+        """
+        angles = positions[:, None, None] * inv_freq
+        cos, sin = angles.cos(), angles.sin()
+        if magnitude != 1.0:
+            cos, sin = cos * magnitude, sin * magnitude
+        return cos.to(dtype), sin.to(dtype)
 
     def apply(self, function: Function, x: Tensor) -> Tensor:
         """Return the function of each number of `x`, in a new tensor of the same shape and dtype."""

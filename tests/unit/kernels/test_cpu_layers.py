@@ -65,6 +65,22 @@ def test_heads_of_a_fused_projection_are_normed_where_they_lie(
 
 @builds
 @dtypes
+def test_rotary_angles_equal_float64_at_far_positions_too(variant: CpuVariant, dtype: torch.dtype) -> None:
+    layers = CpuLayers(load(variant))
+    positions = torch.cat((torch.arange(150), torch.tensor([4095, 131_071, 1_000_003])))
+    for half in (32, 10):
+        inv_freq = (1e4 ** -(torch.arange(half) / half)).repeat(2)
+        found = layers.rotary_angles(positions, inv_freq, 1.25, dtype)
+        angles = (positions.float()[:, None, None] * inv_freq).double()
+        for one, expected in zip(found, (angles.cos(), angles.sin()), strict=True):
+            assert_close(one, 1.25 * expected, dtype)
+            assert torch.equal(one[..., :half], one[..., half:])
+        alone = layers.rotary_angles(positions[7:8], inv_freq, 1.25, dtype)
+        assert all(torch.equal(one, whole[7:8]) for one, whole in zip(alone, found, strict=True))
+
+
+@builds
+@dtypes
 def test_gated_products_equal_float64(variant: CpuVariant, dtype: torch.dtype) -> None:
     layers = CpuLayers(load(variant))
     for size in (512, 70):

@@ -240,6 +240,8 @@ int baton_rotate(const RotateArgs* args) {
   return kOk;
 }
 
+int baton_rotary_angles(const RotaryAnglesArgs* args) { return rotary_angles(*args), kOk; }
+
 int baton_copy(const CopyArgs* args) { return copy_rows(*args) ? kOk : kRowOutOfRange; }
 
 int baton_pack(const PackArgs* args) { return pack(*args), kOk; }

@@ -35,8 +35,6 @@ inline Floats apply(Function function, Floats x) {
       return each_lane(x, [](float y) { return 0.5f * y * (1.0f + std::erf(y * 0.70710678118654752f)); });
     case Function::kGeluTanh: return gelu_tanh(x);
     case Function::kTanh: return each_lane(x, [](float y) { return std::tanh(y); });
-    case Function::kCos: return each_lane(x, [](float y) { return std::cos(y); });
-    case Function::kSin: return each_lane(x, [](float y) { return std::sin(y); });
   }
   return x;
 }

@@ -2,6 +2,8 @@
 // read once, computed in float32 and rounded once.
 #pragma once
 
+#include <cmath>
+
 #include "kv_cache.h"
 #include "vectors.h"
 #include "structs.h"
@@ -53,6 +55,27 @@ template <class Element, class Stored>
 void rotate_rows(const RotateArgs& args) {
   parallel_for(args.write.num_threads, args.write.num_tokens, kTokensPerThread,
            [&](int64_t token, int64_t) noexcept { rotate_token<Element, Stored>(args, token); });
+}
+
+template <class Element>
+void angles_of_token(const RotaryAnglesArgs& args, int64_t token) {
+  const float position = static_cast<float>(args.positions[token]);
+  const int64_t half = args.rotary_dim / 2, at = token * args.rotary_dim;
+  Element* cos = static_cast<Element*>(args.cos) + at;
+  Element* sin = static_cast<Element*>(args.sin) + at;
+  for (int64_t i = 0; i < half; ++i) {
+    const float angle = position * args.inv_freq[i];
+    put(cos + i, std::cos(angle) * args.magnitude);
+    put(sin + i, std::sin(angle) * args.magnitude);
+    cos[half + i] = cos[i];
+    sin[half + i] = sin[i];
+  }
+}
+
+inline void rotary_angles(const RotaryAnglesArgs& args) {
+  const auto angles_of = args.is_bfloat16 ? angles_of_token<Bfloat16> : angles_of_token<float>;
+  parallel_for(args.num_threads, args.num_tokens, kTokensPerThread,
+               [&](int64_t token, int64_t) noexcept { angles_of(args, token); });
 }
 
 }  // namespace baton
