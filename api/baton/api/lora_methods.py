@@ -34,11 +34,11 @@ class LoRAMethods:
         return self.requests.adapters.ids
 
     def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter loaded, from its first request on until it is removed; returns True.
+        """Have every worker keep an adapter loaded, from its first request on until it is removed; returns True.
 
         Raises:
-            InvalidRequestError: no adapter has this id, others are pinned in all places of `max_cpu_loras`,
-                or the engine has workers of its own.
+            InvalidRequestError: no adapter has this id.
+            BatonError: others are pinned in all places of `max_cpu_loras`, or a worker does not answer.
         """
         self._executor.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
         self.requests.adapters.pin(lora_id)

@@ -12,7 +12,7 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorLoad, Inbox
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import AdapterServing, ask_workers
+from baton.executors.operator_client import AdapterServing
 from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
@@ -74,7 +74,7 @@ class AsyncSpawnedExecutor:
             RequestError: a worker could not do it.
         """
         has_open = any(not inbox.has_ended for _, inbox in self._calls.values())
-        return await asyncio.to_thread(ask_workers, self._process, command, has_open_requests=has_open)
+        return await asyncio.to_thread(self._adapters.ask_workers, command, has_open_requests=has_open)
 
     async def load(self) -> ExecutorLoad:
         """Return the load that the workers reported last.

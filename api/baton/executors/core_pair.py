@@ -106,8 +106,7 @@ class CorePair:
         Raises:
             InvalidRequestError: naming it.
         """
-        if adapter is not None:
-            self._worker.preparations.adapters.require_place(adapter)
+        self._worker.preparations.adapters.require_place(adapter)
 
     def record(self, request_id: str) -> RequestRecord | None:
         """Return the router's record of a request."""

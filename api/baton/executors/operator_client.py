@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from baton.executors.request_encoder import served_name
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
@@ -23,6 +24,7 @@ from baton_worker.controls.engine_operations import (
     CallWorker,
     Control,
     FinishWeightUpdate,
+    PinAdapters,
     ResetPrefixCache,
     Sleep,
     UpdateWeights,
@@ -76,25 +78,42 @@ class AdapterServing:
         self._process = process
         self._lock = threading.Lock()
         self._served_s: dict[str, float] = {}
-        """The monotonic times at which the router began to serve adapters, by digest."""
+        """The monotonic times at which the router began to serve adapters, by name."""
+        self._pins: PinAdapters | None = None
+        """The adapters that were pinned last."""
+
+    def ask_workers(self, command: Control, *, has_open_requests: bool) -> list[Any]:
+        """As the function of this name; a router that starts again is told what was pinned."""
+        answers = ask_workers(self._process, command, has_open_requests=has_open_requests)
+        if isinstance(command, PinAdapters):
+            self._pins = command
+        return answers
 
     def serve(self, adapter: Adapter, asked_s: float) -> None:
-        """Have the router serve an adapter under its digest, unless it has begun to since `asked_s`.
+        """Have the router serve an adapter, unless it has begun to since `asked_s`: perhaps it started again.
 
         Raises:
             BatonError: the folder cannot be used, does not fit the model, or has changed since it was read.
         """
-        argument = {"lora_name": adapter.digest, "lora_path": adapter.path, "digest": adapter.digest}
+        name = served_name(adapter)
+        argument = {
+            "lora_name": name,
+            "lora_path": adapter.path,
+            "digest": adapter.digest,
+            "lora_int_id": adapter.number,
+        }
         argument_json = json.dumps(argument)
         request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)
         with self._lock, self._process.access.open_channel(self._process.address) as channel:
-            if self._served_s.get(adapter.digest, -math.inf) > asked_s:
+            if self._served_s.get(name, -math.inf) > asked_s:
                 return
+            if self._pins is not None:
+                ask_workers(self._process, self._pins, has_open_requests=True)
             try:
                 OperatorStub(channel).Control(request, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
             except grpc.RpcError as error:
                 raise request_error(error) from None
-            self._served_s[adapter.digest] = time.monotonic()
+            self._served_s[name] = time.monotonic()
 
 
 def _ask_until_settled(

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Final
 
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
@@ -30,7 +31,7 @@ LOCAL_FIELDS: Final = ("flat_logprobs", "output_kind")
 def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
     """Write a request that is checked; where it sets no `max_tokens`, as many as `max_model_len` leaves.
 
-    An adapter is asked for by its digest, as `AdapterServing` names it.
+    An adapter is asked for by its served name, as `AdapterServing` names it.
 
     Raises:
         InvalidRequestError: a logits processor is a function of this process.
@@ -44,7 +45,7 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         request_id=spec.request_id,
         token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
         sampling_params=params,
-        model=spec.adapter_digest,
+        model="" if spec.adapter is None else served_name(spec.adapter),
         cache_salt=spec.cache_salt,
         priority=spec.priority,
         pooling=None if spec.pooling is None else pb.PoolingParams(**asdict(spec.pooling)),
@@ -53,6 +54,11 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
             for one in spec.prompt_embeds
         ],
     )
+
+
+def served_name(adapter: Adapter) -> str:
+    """Return the name of an adapter at the router: its id, by which it is pinned, and its digest."""
+    return f"{adapter.number}:{adapter.digest}"
 
 
 def encode_metadata(spec: RequestSpec) -> Metadata:

@@ -17,7 +17,7 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import AdapterServing, ask_workers
+from baton.executors.operator_client import AdapterServing
 from baton.executors.request_encoder import encode_metadata, encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
@@ -98,7 +98,7 @@ class SpawnedExecutor:
             InvalidRequestError: it cannot be done now, or not in another process; the field is named.
             RequestError: a worker could not do it.
         """
-        return ask_workers(self._process, command, has_open_requests=bool(self._calls))
+        return self._adapters.ask_workers(command, has_open_requests=bool(self._calls))
 
     def load(self) -> ExecutorLoad:
         """Return the load that the workers reported last.

@@ -210,7 +210,11 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
             asked = _read_adapter(request.argument_json)
             with self._service.open_call():
                 await self._service.adapter_loading.load(
-                    asked.lora_name, asked.lora_path, replaces=True, digest=asked.digest
+                    asked.lora_name,
+                    asked.lora_path,
+                    replaces=True,
+                    digest=asked.digest,
+                    number=asked.lora_int_id,
                 )
             return pb.ControlResponse()
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
@@ -238,11 +242,12 @@ class _ServeAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     lora_name: str
     lora_path: str
     digest: str = ""
+    lora_int_id: int = 0
 
 
 def _read_adapter(argument_json: str) -> _ServeAdapter:
     try:
         return msgspec.json.decode(argument_json, type=_ServeAdapter)
     except msgspec.DecodeError as error:
-        allowed = f"an object with lora_name, lora_path and perhaps digest ({error})"
+        allowed = f"an object with lora_name, lora_path and perhaps digest and lora_int_id ({error})"
         raise InvalidRequestError("argument", argument_json, allowed) from None

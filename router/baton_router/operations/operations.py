@@ -18,6 +18,7 @@ from baton_core.sessions.control_messages import (
 )
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.role_guard import require_served
+from baton_router.operations.adapter_pins import AdapterPins
 from baton_router.operations.cache_resets import CacheResets
 from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_sleep import SLEEP_ACTIONS, FleetSleep
@@ -77,6 +78,7 @@ class Operations:
         self._sleep = FleetSleep(self._control, fleet, num_requests, self._turns, held_probes)
         self._updates = WeightUpdates(self._control, fleet, hold, self._turns)
         self._resets = CacheResets(self._control, hold)
+        self._pins = AdapterPins(self._control)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}
 
@@ -90,7 +92,7 @@ class Operations:
         """Send a control to each worker named, or to all; returns each result or error by worker.
 
         A worker that leaves meanwhile, or does not answer in time, gets an error. The caller may go away:
-        the workers still do it. If one does not sleep, those that do are woken again.
+        the workers still do it. If one does not sleep, those that do are woken again; pins are undone too.
 
         Raises:
             InvalidRequestError: the argument is no JSON object, or too long; or it is one of a change after
@@ -105,6 +107,8 @@ class Operations:
             return await self._updates.step(action, argument_json, timeout_s, worker_ids)
         if action is ControlAction.RESET_PREFIX_CACHE:
             return await self._resets.reset(argument_json, timeout_s, worker_ids)
+        if action is ControlAction.PIN_ADAPTERS:
+            return await self._pins.pin(argument_json, timeout_s, worker_ids)
         work = partial(self._control, action, argument_json, timeout_s, worker_ids)
         if action not in _CHANGES_OF_ROLES:
             return await work()
@@ -116,7 +120,8 @@ class Operations:
             pending.put(worker_id, result)
 
     def on_joined(self, worker_id: str) -> None:
-        """Bring a worker to the weights that are served, and to sleep if the others do."""
+        """Bring a worker to the weights that are served, to what is pinned, and to sleep if the others do."""
+        self._pins.on_joined(worker_id)
         self._updates.on_joined(worker_id)
         self._sleep.on_joined(worker_id)
 
@@ -124,6 +129,7 @@ class Operations:
         """Cancel what runs or waits for its turn."""
         self._updates.close()
         self._resets.close()
+        self._pins.close()
         self._sleep.close()
         self._turns.close()
         self._role_turns.close()
@@ -132,6 +138,7 @@ class Operations:
         """Fail the results of a worker whose session is over."""
         self._updates.on_left(worker_id)
         self._sleep.on_left(worker_id)
+        self._pins.on_left(worker_id)
         for control_id, pending in self._open.items():
             pending.put(
                 worker_id, _failed(control_id, ErrorCode.WORKER_LOST, f"the worker was lost: {reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.sessions.control_messages import ControlAction
@@ -31,17 +32,20 @@ class AdapterLoading:
         self._turn = asyncio.Lock()
         """Held by one change at a time."""
 
-    async def load(self, name: str, path: str, *, replaces: bool = False, digest: str = "") -> None:
+    async def load(
+        self, name: str, path: str, *, replaces: bool = False, digest: str = "", number: int = 0
+    ) -> None:
         """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
 
-        A worker that is lost meanwhile is left out, unless none remains. `digest` is the folder's, where the
-        caller knows it.
+        A worker that is lost meanwhile is left out, unless none remains. `digest` is the folder's, and
+        `number` the adapter's, where the caller knows it.
 
         Raises:
             InvalidRequestError: the name is taken, or the folder cannot be used.
             RequestError: OVERLOADED, or what a worker says of it. INTERNAL, the digest is another.
         """
-        adapter = await self._threads.run("", Lane.LONG, self._adapters.read, name, path, replaces=replaces)
+        read = partial(self._adapters.read, name, path, replaces=replaces, number=number)
+        adapter = await self._threads.run("", Lane.LONG, read)
         if digest and adapter.digest != digest:
             text = f"the adapter of {path!r} could not be loaded: its folder is not as when it was named"
             raise RequestError(ErrorCode.INTERNAL, text)

@@ -103,9 +103,8 @@ def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, s
             return ControlAction.START_PROFILE, _to_json({"prefix": prefix})
         case Profile():
             return ControlAction.STOP_PROFILE, "{}"
-        case PinAdapters():
-            allowed = "in an engine without workers of its own: those keep the adapters that were used last"
-            raise InvalidRequestError("pin_lora", "called", allowed)
+        case PinAdapters(numbers=numbers):
+            return ControlAction.PIN_ADAPTERS, _to_json({"numbers": sorted(numbers)})
         case StartWeightUpdate(is_checkpoint_format=is_checkpoint_format):
             return ControlAction.START_WEIGHT_UPDATE, _to_json({"is_checkpoint_format": is_checkpoint_format})
         case UpdateWeights(path=path):

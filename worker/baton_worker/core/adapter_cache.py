@@ -83,13 +83,15 @@ class AdapterCache:
             raise InvalidRequestError("pinned adapters", len(numbers), f"{self._most}, as max_cpu_loras says")
         self._pinned = numbers
 
-    def require_place(self, adapter: Adapter) -> None:
+    def require_place(self, adapter: Adapter | None) -> None:
         """Refuse an adapter while others are pinned in all places.
 
         Raises:
             InvalidRequestError: naming it.
         """
-        if len(self._pinned) >= self._most and adapter.number not in self._pinned:
+        if adapter is None or adapter.number in self._pinned:
+            return
+        if len(self._pinned) >= self._most:
             allowed = f"the adapters that are pinned in all {self._most} places of max_cpu_loras"
             raise InvalidRequestError("lora_request", adapter.name, allowed)
 

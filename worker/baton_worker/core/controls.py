@@ -20,6 +20,7 @@ from baton_core.sessions.control_messages import (
     ControlResult,
     EnginePart,
 )
+from baton_core.sessions.pin_arguments import read_pinned
 from baton_core.sessions.reset_arguments import resets_running_requests
 from baton_core.sessions.sleep_arguments import read_sleep_level
 from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
@@ -143,6 +144,8 @@ class Controls:
                 return [self._change_status(asked, work)]
             case ControlAction.CHECK_WEIGHTS | ControlAction.CHECK_ADAPTER:
                 return [self._check_beside(asked)]
+            case ControlAction.PIN_ADAPTERS:
+                return [self._pin_adapters(asked)]
             case ControlAction.SWITCH_WEIGHTS:
                 return self._take_switch(asked)
         if len(self._queue) >= MAX_QUEUED:
@@ -253,6 +256,13 @@ class Controls:
         if any(one.action is asked.action for one in self._running.values()):
             return self._refuse(asked, OverloadedError(f"{asked.action} runs; allowed: one at a time"))
         return self._run(asked)
+
+    def _pin_adapters(self, asked: _Asked) -> SendToRouter:
+        try:
+            self._adapters.pin(read_pinned(asked.control.argument_json))
+        except BatonError as error:
+            return self._refuse(asked, error)
+        return self._answer(asked, "true")
 
     def _take_switch(self, asked: _Asked) -> list[WorkerEffect]:
         if self._switch is not None:
