@@ -34,7 +34,7 @@ class LoRAMethods:
         return self.requests.adapters.ids
 
     def pin_lora(self, lora_id: int) -> bool:
-        """Have every worker keep an adapter loaded, from its first request on until it is removed; returns True.
+        """Keep an adapter loaded at all workers, from its first request until it is removed; returns True.
 
         Raises:
             InvalidRequestError: no adapter has this id.

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -84,9 +85,11 @@ class AdapterServing:
 
     def ask_workers(self, command: Control, *, has_open_requests: bool) -> list[Any]:
         """As the function of this name; a router that starts again is told what was pinned."""
-        answers = ask_workers(self._process, command, has_open_requests=has_open_requests)
-        if isinstance(command, PinAdapters):
-            self._pins = command
+        ask = partial(ask_workers, self._process, command, has_open_requests=has_open_requests)
+        if not isinstance(command, PinAdapters):
+            return ask()
+        with self._lock:
+            answers, self._pins = ask(), command
         return answers
 
     def serve(self, adapter: Adapter, asked_s: float) -> None:

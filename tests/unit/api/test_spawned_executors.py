@@ -18,11 +18,13 @@ from baton.executors.executor import Inbox
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 from baton_router.requests.generation import Finished
 from baton_service.router_access import RouterAccess
+from baton_worker.controls.engine_operations import PinAdapters
 
 ADAPTER = Adapter(name="a", digest="d1", path="/a")
 
@@ -34,6 +36,7 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
         self.served: set[str] = set()
         self.may_serve = True
         self.num_asked = 0
+        self.pinned: list[list[int]] = []
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
         if request.model and request.model not in self.served:
@@ -42,7 +45,9 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
 
     def Control(self, request: pb.ControlRequest, context: Any) -> pb.ControlResponse:  # noqa: N802
         self.num_asked += 1
-        if self.may_serve:
+        if request.action == ControlAction.PIN_ADAPTERS:
+            self.pinned.append(json.loads(request.argument_json)["numbers"])
+        elif self.may_serve:
             self.served.add(json.loads(request.argument_json)["lora_name"])
         return pb.ControlResponse()
 
@@ -117,3 +122,14 @@ def test_an_adapter_of_many_requests_is_served_once(router: Router) -> None:
     executor.close()
     assert {type(end) for _, end in ends} == {Finished}
     assert router.num_asked == 1
+
+
+def test_a_router_that_started_again_is_told_what_is_pinned(router: Router) -> None:
+    executor = spawned_executor.SpawnedExecutor(EngineArgs())
+    assert executor.control(PinAdapters(numbers=frozenset({7, 3}))) == []
+    assert router.pinned == [[3, 7]]
+    executor.submit(spec(0))
+    executor.step()
+    executor.close()
+    assert router.pinned == [[3, 7], [3, 7]]
+    assert router.served == {"0:d1"}

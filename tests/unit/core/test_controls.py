@@ -15,6 +15,7 @@ from baton_core.worker.worker_events import (
     AdapterLoaded,
     ControlDone,
     DropAdapter,
+    LoadAdapter,
     RouterLost,
     RunControl,
     StepDone,
@@ -236,6 +237,32 @@ def test_weights_are_switched_once_the_last_lease_has_expired() -> None:
     assert pair.p.core.open_work
     begun = [effect for effect in pair.p.wait(20.0) if isinstance(effect, RunControl)]
     assert [one.action for one in begun] == [ControlAction.SWITCH_WEIGHTS]
+
+
+def test_pinned_adapters_hold_their_places_and_requests_for_others_are_refused() -> None:
+    worker = make_worker(max_cpu_loras=1)
+    first, other = (Adapter(name=name, digest=name * 64, path="/a", number=ord(name)) for name in "ab")
+    assert worker.ask(ControlAction.PIN_ADAPTERS, numbers=[first.number]) == []
+    assert (worker.answer().code, worker.answer().result_json) == (None, "true")
+    for wrong, said in (
+        ([1, 2], "pinned adapters is 2; allowed: 1, as max_cpu_loras says"),
+        ("a", "numbers"),
+    ):
+        worker.ask(ControlAction.PIN_ADAPTERS, numbers=wrong)
+        assert worker.answer().code is ErrorCode.INVALID_REQUEST
+        assert said in worker.answer().message
+    for take in (worker.generate, worker.prefill, worker.reserve):
+        take(replace(make_request(take.__name__), adapter=other))
+        refused = worker.heard(Refused)[-1]
+        assert (refused.request_id, refused.code) == (take.__name__, ErrorCode.INVALID_REQUEST)
+        assert refused.message.startswith("lora_request is 'b'; allowed: the adapters that are pinned")
+    loads = worker.generate(replace(make_request("pinned"), adapter=first))
+    assert loads == [LoadAdapter(adapter=first)]
+    worker.generate(make_request("without an adapter"))
+    assert len(worker.heard(Refused)) == 3
+    worker.ask(ControlAction.PIN_ADAPTERS, numbers=[])
+    worker.generate(replace(make_request("unpinned"), adapter=other))
+    assert len(worker.heard(Refused)) == 3
 
 
 @pytest.mark.parametrize(("level", "is_dropped"), [(1, False), (2, True)])
