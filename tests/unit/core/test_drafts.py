@@ -190,6 +190,8 @@ def test_as_many_tokens_of_a_model_are_ordered_as_there_may_be(method: Speculati
     speculation._costs.observe(1e-4, 1.0)
     lengths = [order.num_tokens for order in speculation.orders(seqs).values()]
     assert lengths == [4, 2, 1], "the step itself samples one, and the last of a sequence is no draft"
+    assert speculation.orders([]) == speculation.orders([decoding("d")]) == {}, "there is nothing to order"
+    assert speculation.orders(seqs), "that says nothing of drafts"
     for seq in seqs:
         speculation.forget(seq)
     assert speculation.take_ended() == tuple(seq.seq_id for seq in seqs)

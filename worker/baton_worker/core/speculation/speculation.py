@@ -101,12 +101,18 @@ class Speculation:
             return {}
         if not self._has_orders and self._num_plans % REST != 0:
             return {}
-        drafting = [seq for seq in seqs if isinstance(self._drafters.get(seq), ModelDrafts)]
+        drafting = [
+            seq
+            for seq in seqs
+            if isinstance(self._drafters.get(seq), ModelDrafts) and self._num_left(seq, 2) > 1
+        ]
+        if not drafting:
+            return {}  # which says nothing of drafts
         lengths = self._best_lengths(drafting, len(seqs), self._config.num_speculative_tokens)
         if any(lengths.values()):
             self._probes.reset()
-        elif drafting and (place := self._probes.next(len(drafting))) is not None:
-            lengths[drafting[place]] = min(1, self._num_left(drafting[place], 2) - 1)
+        elif (place := self._probes.next(len(drafting))) is not None:
+            lengths[drafting[place]] = 1
         orders = {seq: self._order(seq, length) for seq, length in lengths.items() if length > 0}
         self._has_orders = bool(orders)
         return orders
