@@ -60,9 +60,7 @@ class Follower:
         )
         plan = StepPlan(step_id=1, slices=(slice_,), ended=tuple(self.ended))
         self.ended.clear()
-        launched = self.runner.launch(plan)
-        draft = self.drafter.begin(plan)
-        return draft(launched())
+        return self.drafter.draft(plan, self.runner.execute(plan))
 
     def count_right(self, prompt: Sequence[int], num_seen: int, num_tokens: int) -> tuple[int, int]:
         """Return how many drafts were made for an answer of some tokens, and how many of theirs are right."""

@@ -52,6 +52,9 @@ class EngineSettings:
     """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
     speculative: SpeculativeConfig | None = None
     """How tokens are drafted; None: none are."""
+    tapped_layers: tuple[int, ...] | None = None
+    """Layers whose inputs a head at the group's leader reads, as it tells the other ranks; empty: the final
+    hidden states; None: nothing is read."""
     async_scheduling: bool | None = None
     """Plan a step while the one before it runs; None: on a GPU."""
     config_overrides: Mapping[str, Any] = field(default_factory=dict)

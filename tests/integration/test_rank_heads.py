@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +27,61 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> Drafts:
     monkeypatch.setattr(StepTimes, "relative", lambda _, base, most: [1.0] * (most - base + 1))
     monkeypatch.setattr(DraftCosts, "relative", 0.0)
     made: Drafts = []
-    begin = EagleDrafter.begin
+    draft = EagleDrafter.draft
 
-    def recorded(self: EagleDrafter, plan: StepPlan) -> Callable[[StepResult], StepResult]:
-        draft = begin(self, plan)
+    def recorded(self: EagleDrafter, plan: StepPlan, result: StepResult) -> StepResult:
+        drafted = draft(self, plan, result)
+        made.extend(tuple(tokens) for tokens in drafted.drafts.values())
+        return drafted
 
-        def record(result: StepResult) -> StepResult:
-            drafted = draft(result)
-            made.extend(tuple(tokens) for tokens in drafted.drafts.values())
-            return drafted
-
-        return record
-
-    monkeypatch.setattr(EagleDrafter, "begin", recorded)
+    monkeypatch.setattr(EagleDrafter, "draft", recorded)
     return made
 
 
 @pytest.mark.parametrize(
-    ("form", "family"),
-    [("eagle", "gemma3"), ("eagle3", "llama"), exhaustive("eagle", "llama"), exhaustive("eagle3", "gemma3")],
+    ("form", "family", "tensor", "stages", "is_invariant"),
+    [
+        ("eagle", "gemma3", 2, 1, False),
+        ("eagle3", "llama", 2, 1, False),
+        ("eagle", "llama", 1, 2, False),
+        ("eagle3", "llama", 1, 2, False),
+        ("eagle3", "gemma3", 2, 2, True),
+        exhaustive("eagle", "llama", 2, 1, False),
+        exhaustive("eagle3", "gemma3", 2, 1, False),
+        exhaustive("eagle", "gemma3", 1, 2, True),
+        exhaustive("eagle3", "gemma3", 1, 2, True),
+        exhaustive("eagle", "llama", 2, 2, True),
+        exhaustive("eagle", "gemma3", 2, 2, False),
+        exhaustive("eagle3", "llama", 1, 3, False),
+    ],
 )
-def test_a_head_of_tensor_ranks_drafts_as_for_one_process(
-    form: str, family: str, drafts: Drafts, tmp_path: Path
+def test_a_head_of_ranks_drafts_as_for_one_process(
+    form: str, family: str, tensor: int, stages: int, drafts: Drafts, tmp_path: Path, *, is_invariant: bool
 ) -> None:
-    """EAGLE shares the output head, which ranks divide; both share the embeddings."""
+    """EAGLE shares the output head, which ranks divide; both share the embeddings, which the first stage has.
+
+    Decode steps are recorded, but for batch-invariant ones, whose log-probabilities are equal bit by bit.
+    """
     target = make_model(tmp_path / "target", family, num_layers=3)
     head = Head(tmp_path / "head", target, form=form, options={"eagle_aux_hidden_state_layer_ids": [0, 1, 2]})
     config = {"method": form, "model": str(head.folder), "num_speculative_tokens": 3}
+    invariant = {"batch_invariant": is_invariant, "parallel_invariant": is_invariant and tensor > 1}
+    sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    params = greedy(16, logprobs=0 if is_invariant else None)
 
-    def tokens(**settings: Any) -> list[list[int]]:
-        drafts.clear()
-        with LLM.from_engine_args(tiny_args(target, **settings)) as llm:
-            outputs = llm.generate(PROMPTS, greedy(16), use_tqdm=False)
-        return [list(request.outputs[0].token_ids) for request in outputs]
+    def answers(**settings: Any) -> list[Any]:
+        """Answer the prompts one by one, with all drafts kept, and then together."""
+        with LLM.from_engine_args(tiny_args(target, **invariant, **settings)) as llm:
+            drafts.clear()
+            outputs = [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in PROMPTS]
+            made = drafts.copy()
+            llm.reset_prefix_cache()
+            outputs += llm.generate(PROMPTS, params, use_tqdm=False)
+        assert (len(drafts) > len(made) > 20) is ("speculative_config" in settings)
+        return [made, *((one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs)]
 
-    expected = tokens()
-    assert not drafts
-    assert tokens(speculative_config=config) == expected
-    alone = drafts.copy()
-    assert len(alone) > 20
-    assert tokens(speculative_config=config, tensor_parallel_size=2) == expected
-    assert drafts == alone
+    none, *expected = answers()
+    assert not none
+    alone = answers(speculative_config=config)
+    assert alone[1:] == expected
+    assert answers(speculative_config=config, **sizes) == alone

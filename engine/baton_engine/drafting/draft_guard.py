@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.steps.step_pipeline import Launched
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class Drafter(Protocol):
     """Drafts for the slices of a step that have an order."""
 
-    def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
-        """Begin to draft behind a step that is launched; what is returned takes the step's result."""
+    def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Return the result of the step that was computed last with the drafts that its plan orders."""
         ...
 
 
@@ -30,20 +28,13 @@ class DraftGuard:
 
     def follow(self, plan: StepPlan, launched: Launched) -> Launched:
         """Return what waits for a step that is launched, and drafts behind it."""
-        drafter = self._drafter
-        if drafter is None or (draft := self._try(partial(drafter.begin, plan))) is None:
-            return launched
-        return partial(self._wait, launched, draft)
+        return launched if self._drafter is None else partial(self._wait, plan, launched)
 
-    def _wait(self, launched: Launched, draft: Callable[[StepResult], StepResult]) -> StepResult:
+    def _wait(self, plan: StepPlan, launched: Launched) -> StepResult:
         result = launched()
-        drafted = self._try(partial(draft, result))
-        return result if drafted is None else drafted
-
-    def _try(self, action: Callable[[], T]) -> T | None:
         try:
-            return action()
+            return result if self._drafter is None else self._drafter.draft(plan, result)
         except Exception:
             _log.exception("drafting has failed; nothing is drafted any more")
             self._drafter = None
-            return None
+            return result

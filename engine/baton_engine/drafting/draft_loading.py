@@ -79,10 +79,8 @@ class DraftPlan:
         _tap(target, self.head.tapped)
 
     def settings_of_ranks(self, settings: EngineSettings) -> EngineSettings:
-        """Return the target's settings, which say whether a head drafts and which, for `tap_beside`."""
-        if self.head is None or settings.speculative is None:
-            return settings
-        return replace(settings, speculative=replace(settings.speculative, method=self.head.method))
+        """Return the target's settings, which say what a head taps, for `tap_beside`."""
+        return settings if self.head is None else replace(settings, tapped_layers=self.head.tapped or ())
 
     def load(self, target: LoadedModel) -> Drafter:
         """Load what drafts, with a KV pool for as many tokens as the target's.
@@ -97,13 +95,14 @@ class DraftPlan:
 
 
 def tap_beside(target: LoadedModel) -> None:
-    """Have a rank compute what its leader's part of the model does, which a head taps.
+    """Have a rank compute and hand on what its leader's head taps.
 
-    Final hidden states are those of all tokens, so no rank's last layer may leave some out.
+    Final hidden states are those of all tokens, so no rank's last layer may leave some out. Those of layers
+    come to the leader from the ranks of earlier stages that hand hidden states on to it.
     """
-    config = target.settings.speculative
-    if config is not None and config.method is SpeculativeMethod.EAGLE:
-        _tap(target, None)
+    tapped, place = target.settings.tapped_layers, target.ranks.place
+    if tapped is not None and (place.tensor_rank == 0 if tapped else place.is_last_stage):
+        _tap(target, tapped or None)
 
 
 def _tap(target: LoadedModel, layers: tuple[int, ...] | None) -> None:
@@ -119,7 +118,7 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
 
     Raises:
         InvalidModelError: what drafts cannot be found or read.
-        InvalidConfigError: it does not fit the target, or is a head of one that is divided into stages.
+        InvalidConfigError: it does not fit the target.
     """
     config = settings.speculative
     if config is None or not config.method.needs_model:
@@ -150,8 +149,6 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
 
 
 def _plan_head(settings: EngineSettings, folder: Path, method: SpeculativeMethod, target: Any) -> DraftPlan:
-    if settings.parallel.pipeline > 1:
-        raise refusal("method", str(method), "ngram, suffix or draft_model for a model of several stages")
     if not isinstance(target, DecoderConfig):
         raise refusal("method", str(method), f"ngram, suffix or draft_model for {target.architecture}")
     head = read_eagle_config(folder, method, len(target.layers))

@@ -9,9 +9,8 @@ Called from the engine thread only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, chain
 from typing import Final
 
@@ -70,10 +69,6 @@ class DraftModel:
         self._num_computed: dict[SeqId, int] = {}
         """Tokens of each sequence that has blocks, as far as the model has computed them."""
         self._blocks = DraftBlocks(runner.spec, num_blocks, self._num_computed)
-
-    def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
-        """Begin to draft behind a step that is launched; what is returned takes the step's result."""
-        return partial(self.draft, plan)
 
     def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Return the result of a step with the drafts that its plan orders."""

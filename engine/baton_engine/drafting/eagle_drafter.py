@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, chain
 from typing import Final
 
@@ -115,32 +114,24 @@ class EagleDrafter:
         """Steps since the last order."""
 
     @torch.inference_mode()
-    def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
-        """Keep the states of a step that is launched; what is returned drafts behind its result."""
+    def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Return the result of the step that was computed last with the drafts that its plan orders."""
+        for seq_id in plan.ended:
+            self._blocks.drop(seq_id)
         has_order = any(piece.order is not None for piece in plan.slices)
         self._num_unordered = 0 if has_order else self._num_unordered + 1
         if self._num_unordered > MAX_UNFOLLOWED and not _is_decode(plan):
-            return partial(self._pass_over, plan)
-        num_rows = sum(piece.num_scheduled_tokens for piece in plan.slices)
-        return partial(self.draft, plan, self._taps.states_of_step(num_rows))
-
-    @torch.inference_mode()
-    def draft(self, plan: StepPlan, states: Tensor, result: StepResult) -> StepResult:
-        """Return the result of a step with the drafts that its plan orders.
-
-        Args:
-            states: `[num_tokens, num_places * hidden_size]`, those of the step's tokens.
-        """
-        if all(piece.order is None for piece in plan.slices) and _is_decode(plan):
-            self._unfollowed.append((plan, states, result))
-            return self._pass_over(plan, result)
+            return result
         begun_s = time.perf_counter()
-        self._pass_over(plan, result)
+        states = self._taps.states_of_step(sum(piece.num_scheduled_tokens for piece in plan.slices))
+        if not has_order and _is_decode(plan):
+            self._unfollowed.append((plan, states, result))
+            return result
         self._blocks.begin_step()
         present = {piece.seq_id for piece in plan.slices}
         for step in (*self._unfollowed, (plan, states, result)):
             self._follow_step(*step, present)
-        self._unfollowed.clear()
+        self._forget_steps(present)
         drafts = self._begin_drafts(plan, result)
         while growing := [one for one in drafts if len(one.draft) < one.num_wanted]:
             self._extend(growing)
@@ -152,11 +143,13 @@ class EagleDrafter:
         """Raise AssertionError unless each of `num_blocks` blocks is free or of one sequence."""
         self._blocks.check_invariants(num_blocks)
 
-    def _pass_over(self, plan: StepPlan, result: StepResult) -> StepResult:
-        """Forget the sequences that are over; returns the result as it is."""
-        for seq_id in plan.ended:
-            self._blocks.drop(seq_id)
-        return result
+    def _forget_steps(self, followed: Set[SeqId]) -> None:
+        """Keep the steps of other sequences alone, as the stages of a pipeline compute them in turn."""
+        others = [
+            step for step in self._unfollowed if followed.isdisjoint(piece.seq_id for piece in step[0].slices)
+        ]
+        self._unfollowed.clear()
+        self._unfollowed.extend(others)
 
     def _follow_step(self, plan: StepPlan, states: Tensor, result: StepResult, present: Set[SeqId]) -> None:
         """Follow the sequences of a step that are `present` in the current one."""

@@ -23,23 +23,21 @@ class TargetVocabulary:
 
 
 def share_vocabulary(target: LoadedModel, *, needs_embedding: bool, needs_logits: bool) -> TargetVocabulary:
-    """Return those of a decoder; where its ranks divide the vocabulary, read it whole once more.
+    """Return those of a decoder; what its ranks divide, or another stage has, is read whole once more.
 
     Raises:
         InvalidModelError: the weights cannot be read.
     """
     model = target.model
     assert isinstance(model, Decoder), "other models are refused before"
-    if target.ranks.tensor.size == 1:
-        return TargetVocabulary(
-            embedding=model.token_embedding if needs_embedding else None,
-            logits=model.logits if needs_logits else None,
-        )
-    embedding, logits, config = None, None, model.config
-    if needs_embedding or needs_logits:
-        weights, kernels = target.open_weights(), target.kernels.layers
-        if needs_embedding or config.tie_word_embeddings:
-            embedding = load_embedding(config, weights, kernels, ALONE)
-        if needs_logits:
-            logits = load_output_head(config, weights, embedding, kernels, ALONE)
+    config, kernels = model.config, target.kernels.layers
+    is_whole = target.ranks.tensor.size == 1
+    embedding = model.token_embedding if is_whole else None
+    logits: Callable[[Tensor], Tensor] | None = model.logits if is_whole and needs_logits else None
+    lacks_logits = needs_logits and not is_whole
+    lacks_embedding = needs_embedding or (lacks_logits and config.tie_word_embeddings)
+    if embedding is None and lacks_embedding:
+        embedding = load_embedding(config, target.open_weights(), kernels, ALONE)
+    if lacks_logits:
+        logits = load_output_head(config, target.open_weights(), embedding, kernels, ALONE)
     return TargetVocabulary(embedding=embedding, logits=logits)

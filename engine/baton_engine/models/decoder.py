@@ -58,6 +58,7 @@ class Decoder:
         self._rotary_of_layer = [ropes.index(layer.rope) for layer in config.layers]
         norms = NormLoader(weights, kernels, config.norm.eps, is_offset=config.norm.is_offset)
         own = ranks.place.layers(len(config.layers))
+        self._numbers = own
         self._layers = [_DecoderLayer(config, weights, kernels, norms, ranks, layer) for layer in own]
         self._rotary_of_layer = self._rotary_of_layer[own.start : own.stop]
         self.is_capturable = not ranks.place.sizes.is_invariant and all(
@@ -90,14 +91,14 @@ class Decoder:
         change, hidden = self._begin(token_ids, embeds)
         taps = self.taps
         are_all_wanted = rows is None or (taps is not None and taps.is_final)
-        for number, (layer, rotary) in enumerate(zip(self._layers, self._rotary_of_layer, strict=True)):
+        for number, layer, rotary in zip(self._numbers, self._layers, self._rotary_of_layer, strict=True):
             is_last = self._stage.is_last and layer is self._layers[-1]
             wanted = rows if is_last and not are_all_wanted else None
             tap = None if taps is None else partial(taps.take, number)
             change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted, tap)
         assert hidden is not None, "a stage has layers"
         if not self._stage.is_last:
-            return self._stage.hand_on(change, hidden)
+            return self._stage.hand_on(*self._tapped_before(self._numbers.stop, len(hidden)), change, hidden)
         normed, _ = self._norm.add(change, hidden)
         if taps is None or not taps.is_final:
             return normed
@@ -111,6 +112,7 @@ class Decoder:
         """
         if not self._stage.is_first:
             shape = (len(token_ids), self.config.hidden_size)
+            self._stage.take_into(self._tapped_before(self._numbers.start, len(token_ids)))
             change, hidden = self._stage.take_over(2, shape, self.dtype, self.device)
             return change, hidden
         assert self._embedding is not None, "the first stage has it"
@@ -118,6 +120,10 @@ class Decoder:
         if self._embedding_scale != 1.0:
             change = change * self._embedding_scale
         return change if embeds is None else embeds.put(change), None
+
+    def _tapped_before(self, layer: int, num_tokens: int) -> list[Tensor]:
+        """Return where the states lie that stages before a layer have tapped."""
+        return [] if self.taps is None else self.taps.before(layer, num_tokens)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""

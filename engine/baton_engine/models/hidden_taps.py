@@ -13,7 +13,8 @@ from baton_kernels.interface.kernels import LayerKernels
 class HiddenTaps:
     """The hidden states of the tokens of the last step, at some places of a decoder.
 
-    Their memory stays where it is, so captured steps write it too.
+    Their memory stays where it is, so captured steps write it too. Stages of a pipeline hand on those that
+    they have, so that the last one has all.
 
     Args:
         layers: before which hidden states are copied, by number; None: the final ones, after their norm.
@@ -49,3 +50,9 @@ class HiddenTaps:
     def take_final(self, hidden: Tensor) -> None:
         """Copy the final hidden states `[num_tokens, hidden_size]`."""
         self._kernels.copy(hidden, self._states[0, : len(hidden)])
+
+    def before(self, layer: int, num_tokens: int) -> list[Tensor]:
+        """Return the memory of what is tapped before earlier layers, `[num_tokens, hidden_size]` each."""
+        return [
+            self._states[place, :num_tokens] for place, tapped in enumerate(self._layers) if tapped < layer
+        ]

@@ -24,7 +24,11 @@ class Stage:
     ) -> list[Tensor]:
         """Wait for so many tensors of that shape from the stage before."""
         empty = [torch.empty(tuple(shape), dtype=dtype, device=device) for _ in range(number)]
-        return [self._links.receive(one, self._number - 1) for one in empty]
+        return self.take_into(empty)
+
+    def take_into(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Wait for tensors from the stage before, in this order, into the memory of these."""
+        return [self._links.receive(one, self._number - 1) for one in tensors]
 
     def hand_on(self, *tensors: Tensor) -> Tensor:
         """Send tensors to the stage behind, in this order; returns the last one."""

@@ -11,7 +11,6 @@ import pytest
 from safetensors.torch import save_file
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.speculative_config import read_speculative_config
 from baton_core.worker.step_plan import DraftOrder, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.drafting import eagle_drafter as module
@@ -73,9 +72,7 @@ class Rig:
 
     def step(self, *pieces: SequenceSlice, ended: str = "") -> StepResult:
         plan = StepPlan(step_id=1, slices=pieces, ended=tuple(SeqId(name, 0) for name in ended))
-        launched = self.runner.launch(plan)
-        draft = self.drafter.begin(plan)
-        return draft(launched())
+        return self.drafter.draft(plan, self.runner.execute(plan))
 
 
 def piece(
@@ -185,6 +182,20 @@ def test_where_nothing_is_ordered_for_long_a_sequence_is_followed_from_the_lates
     assert rig.drafter._followed.keys() == {SeqId("a", 0), SeqId("b", 0)}
 
 
+def test_sequences_of_steps_in_turn_are_followed_from_their_first_tokens(
+    target: Path, tmp_path: Path
+) -> None:
+    """A pipeline has several steps in flight, each of other sequences."""
+    head = Head(tmp_path / "head", target)
+    rig = Rig(target, head.folder, "eagle3")
+    text = PROMPT + rig.step(piece(PROMPT, 0)).sampled[0]
+    other = PROMPT[::-1] + rig.step(piece(PROMPT[::-1], 0, name="b")).sampled[0]
+    other += rig.step(piece(other[-1:], len(other) - 1, name="b")).sampled[0]
+    rig.step(piece(text[-1:], len(text) - 1, order=2))
+    result = rig.step(piece(other[-1:], len(other) - 1, name="b", order=2))
+    assert result.drafts == {0: head.draft(other + result.sampled[0], 2)}
+
+
 def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Path) -> None:
     def refused(head: Head, method: str = "eagle3", model: Path | None = None) -> str:
         config = read_speculative_config(
@@ -203,14 +214,6 @@ def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Pat
     assert "eagle_aux_hidden_state_layer_ids" in refused(wide, model=small)
     deep = Head(tmp_path / "deep", target, options={"num_hidden_layers": 2})
     assert "num_hidden_layers is 2" in refused(deep)
-    config = read_speculative_config(
-        {"method": "eagle3", "model": str(head.folder), "num_speculative_tokens": 3}
-    )
-    two = EngineSettings(model=str(target), speculative=config, parallel=ParallelSizes(pipeline=2))
-    with pytest.raises(
-        InvalidConfigError, match="ngram, suffix or draft_model for a model of several stages"
-    ):
-        plan_drafts(two)
     gpt2 = make_model(tmp_path / "gpt2", "gpt2")
     assert "ngram, suffix or draft_model" in refused(head, model=gpt2)
 
