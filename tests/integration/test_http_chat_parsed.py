@@ -158,6 +158,16 @@ async def test_the_form_of_an_answer_begins_behind_the_thoughts() -> None:
         assert chat.worker.spec.thinking is None
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxLength": 9}])
+async def test_a_schema_may_have_a_name_that_is_no_uri_as_griptape_sends(limit: dict[str, int]) -> None:
+    named = {"$id": "Output Format", "$schema": "http://json-schema.org/draft-07/schema#"}
+    schema = {"type": "object", "properties": {"city": {"type": "string", **limit}}, "required": ["city"]}
+    form = {"name": "Output", "strict": True, "schema": {**schema, **named, "additionalProperties": False}}
+    async with chatting('{"city": "Rome"}') as chat:
+        (choice,) = (await chat.ask(response_format={"type": "json_schema", "json_schema": form}))["choices"]
+        assert json.loads(choice["message"]["content"]) == {"city": "Rome"}
+
+
 async def test_markers_may_be_special_tokens_and_count_what_stands_between_them(tmp_path: Path) -> None:
     shutil.copytree(MODEL, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "tokenizer_config.json"

@@ -25,6 +25,8 @@ _ADVICE: Final = re.compile(r" Enable '\w+' option.*")
 _OF_SCHEMA: Final = re.compile(r"at 2\(8\): failed to compile JSON schema: (.*?)(?:\n   1 \| |\Z)", re.DOTALL)
 """Begins messages about a schema that is a whole source; the lines behind repeat that."""
 _ANY_TEXT: Final = "/(?s:.*)/"
+_NO_URI: Final = re.compile(r"[^!#-;=?-\[\]_a-z~]|%(?![0-9A-Fa-f]{2})")
+"""Characters that no URI has, and a percent sign that escapes none. Source: RFC 3986, section 2."""
 
 
 def guidance_source(params: StructuredOutputsParams) -> str:
@@ -87,10 +89,17 @@ def _json(schema: Any, *, is_compact: bool) -> str:
         schema = {} if schema else {"not": {}}
     if isinstance(schema, dict):
         schema = {
-            **rewritten(with_plain_patterns(with_exclusive_options(schema)), narrow_to_guidance),
+            **rewritten(with_plain_patterns(with_exclusive_options(_named(schema))), narrow_to_guidance),
             "x-guidance": {"whitespace_flexible": not is_compact, "lenient": False},
         }
     return f"%json {json.dumps(schema)}"
+
+
+def _named(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without a name such as "Output Format", which no reference can mean."""
+    if isinstance(name := schema.get("$id"), str) and _NO_URI.search(name):
+        return {keyword: value for keyword, value in schema.items() if keyword != "$id"}
+    return schema
 
 
 def _regex(pattern: str) -> str:

@@ -132,7 +132,8 @@ def unkept_keyword(schema: Any, *, is_compact: bool) -> str | None:
                 return "a place for any value"
             continue
         for keyword in part:
-            if keyword in _ROUGH:
+            # The name of the whole says nothing where all references are pointers into it.
+            if keyword in _ROUGH and not (keyword == "$id" and part is schema):
                 return repr(keyword)
         if (reason := _unkept_value(part) or _unkept_combination(part)) is not None:
             return reason

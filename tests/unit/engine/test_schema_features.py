@@ -22,6 +22,8 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
         ({"type": "object", "anyOf": [OBJECT, OBJECT]}, None),
         ({"type": ["integer", "null"], "minimum": 3}, None),
         (True, None),
+        ({**OBJECT, "$id": "https://example.com/a"}, None),
+        ({"type": "array", "items": {**OBJECT, "$id": "b"}}, "'$id'"),
         ({"type": "string", "pattern": "a"}, "pattern"),
         ({"type": "array", "items": {"anyOf": [{"type": "string", "maxLength": 3}]}}, "maxLength"),
         ({"$defs": {"a": {"uniqueItems": True}}}, "uniqueItems"),

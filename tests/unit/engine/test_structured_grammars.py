@@ -43,6 +43,7 @@ KEPT_BY_ALL: Final[dict[str, Any]] = {
     "tuple": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False},
     "bounded number": {"type": "number", "minimum": -1.5, "exclusiveMaximum": 2},
     "several types": {"type": ["boolean", "null"]},
+    "named": {"$id": "Output Format", "$ref": "#/$defs/node", "$defs": {"node": NODE}},
     "a property called not": {
         "type": "object",
         "properties": {"not": {"type": "null"}, "pattern": {"type": "boolean"}},

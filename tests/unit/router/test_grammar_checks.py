@@ -38,6 +38,8 @@ GOOD: Final[tuple[dict[str, Any], ...]] = (
     {"json": {"type": "number", "minimum": -3.4e38, "maximum": 1e308}},
     {"json": {"oneOf": [{"const": 1, "title": "a"}, {"const": 2}]}},
     {"json": {"enum": [-1e30, 0]}},
+    {"json": {"$id": "Output Format", "type": "string", "maxLength": 3}},
+    {"json": {"$id": "https://a/b%20c", "type": "string", "maxLength": 3}},
     {"json": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}},
     {"structural_tag": {"format": {"type": "dispatch", "rules": [["a", {"type": "token", "token": "b"}]]}}},
 )
