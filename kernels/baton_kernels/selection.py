@@ -8,10 +8,10 @@ import torch
 
 from baton_kernels.cpu.attention import DTYPES
 from baton_kernels.cpu.invariant import InvariantCpuAttention, InvariantCpuLayers
+from baton_kernels.cpu.sampling import CpuSampling
 from baton_kernels.cpu.selection import load_build, select_cpu_kernels
 from baton_kernels.cpu.variants import AUTO
 from baton_kernels.interface.kernels import Kernels
-from baton_kernels.reference.torch_sampling import TorchSampling
 
 
 def select_kernels(
@@ -56,7 +56,7 @@ def select_invariant_kernels(
     return Kernels(
         attention=InvariantCpuAttention(library),
         layers=InvariantCpuLayers(library),
-        sampling=TorchSampling(),
+        sampling=CpuSampling(library),
         numerics=f"{library.name} {libc} torch-{torch.__version__} threads-{torch.get_num_threads()}",
     )
 

@@ -91,7 +91,10 @@ def test_so_they_do_with_other_kernels(
 ) -> None:
     folder = model_folder("llama")
     expected = run(load(folder, enforce_eager=True, **settings), BATCHES)
-    assert run(load(folder, **settings), BATCHES) == expected
+    runner = load(folder, **settings)
+    assert run(runner, BATCHES) == expected
+    assert isinstance(runner._captured, DecodeReplay)
+    assert {kind.num_seqs for kind in runner._captured._graphs} == set(range(1, MAX_GRAPH_SEQS + 1))
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "gemma3"])
