@@ -176,7 +176,8 @@ class LoopSession(Generic[Sent, Received]):
                     self._is_written.set()
                     await self._wake.wait()
         except Exception as error:
-            _log.info("the stream to %s cannot be written: %r", self._peer, error)
+            told = " ".join(repr(error).split())  # gRPC's errors have several lines
+            _log.info("the stream to %s cannot be written: %s", self._peer, told)
             return False
         return True
 

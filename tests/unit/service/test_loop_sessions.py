@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeAlias
 
+import grpc
 import pytest
 
 from baton_core.sessions.session import Heartbeat, SessionTimings
@@ -52,6 +53,28 @@ async def test_a_stream_that_takes_nothing_and_never_ends_is_given_up() -> None:
     async with asyncio.timeout(4.0):
         await _serve(session, frames(), write)
     assert not over  # the session waits for its next stream
+
+
+async def test_an_error_of_grpc_in_a_write_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="baton_service.sessions")
+    session, _ = _session()
+    is_refused = asyncio.Event()
+
+    async def write(frame: Frame[bytes]) -> None:
+        is_refused.set()
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "reset"
+        )
+
+    async def frames() -> AsyncGenerator[Frame[bytes], None]:
+        await is_refused.wait()
+        raise StreamBrokenError("reset")
+        yield Heartbeat(0, 0)  # makes this a generator
+
+    await _serve(session, frames(), write)
+    (line,) = (text for text in caplog.messages if "cannot be written" in text)
+    assert "INTERNAL" in line
+    assert "\n" not in line
 
 
 def _session() -> tuple[LoopSession[bytes, bytes], list[str]]:
