@@ -14,7 +14,8 @@ PROBE_EVERY: Final = 8
 MAX_PROBE_EVERY: Final = 64
 """Steps that ask for drafts and find none worth its time, after which a token of one sequence is ordered
 nevertheless, so that the share of right ones stays known: from the first to the second, twice as many each
-time. The draft model has to compute all of that sequence's tokens since its last order."""
+time. The draft model has to compute all of that sequence's tokens since its last order; so one more is ordered
+in the next step, which tells what a token costs."""
 
 
 class ModelDrafts:
@@ -62,20 +63,26 @@ class Probes:
     """Says when a token is ordered though none is worth its time, and of which sequence."""
 
     def __init__(self) -> None:
-        self._interval = self._left = PROBE_EVERY
         self._num_probes = 0
+        self.reset()
 
     def reset(self) -> None:
         """Drafts are worth their time."""
         self._interval = self._left = PROBE_EVERY
+        self._is_second = False
 
     def next(self, num_seqs: int) -> int | None:
         """Count a step that finds none; returns the place of the sequence to probe, if it is time."""
         self._left -= 1
         if self._left > 0:
             return None
-        self._interval = self._left = min(2 * self._interval, MAX_PROBE_EVERY)
-        self._num_probes += 1
+        if self._is_second:
+            self._left = self._interval
+        else:
+            self._interval = min(2 * self._interval, MAX_PROBE_EVERY)
+            self._left = 1
+            self._num_probes += 1
+        self._is_second = not self._is_second
         return self._num_probes % num_seqs
 
 

@@ -78,10 +78,10 @@ class Speculation:
         if self._config is None or not seqs or len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
         self._num_plans += 1
-        rests = self._num_plans % REST != 0
-        if self._config.method.needs_model and not self._has_orders and rests:
-            return {}  # no drafts have come
-        if self._num_declined >= MAX_DECLINED and rests:
+        is_idle = self._num_declined >= MAX_DECLINED
+        if self._config.method.needs_model:
+            is_idle = not self._has_orders  # no drafts have come
+        if is_idle and self._num_plans % REST != 0:
             return {}
         proposed = {seq: draft for seq in seqs if (draft := self._propose(seq, self._config))}
         if not proposed or self._times.is_due(len(seqs)):
@@ -124,7 +124,7 @@ class Speculation:
         lengths = {}
         for seq in drafting:
             best = best_length(self._records[seq].share, times, cost, num_seqs, MIN_GAIN)
-            lengths[seq] = max(0, min(self._num_left(seq, most + 1) - 1, best))  # the step itself samples one
+            lengths[seq] = min(self._num_left(seq, most + 1) - 1, best)
         return lengths
 
     def _order(self, seq: Sequence, num_tokens: int) -> DraftOrder:
@@ -163,7 +163,8 @@ class Speculation:
         if self._config is not None and self._config.method.needs_model:
             self._ended.append(seq.seq_id)
         self._drafters.pop(seq, None)
-        self._records.pop(seq, None)
+        if (record := self._records.pop(seq, None)) is not None:
+            record.judge(seq.token_ids)  # else those alone would count that did not end it
 
     def check_invariants(self, running: set[Sequence]) -> None:
         """Raise AssertionError when something is kept of a sequence that is over."""
