@@ -14,8 +14,8 @@ PROBE_EVERY: Final = 8
 MAX_PROBE_EVERY: Final = 64
 """Steps that ask for drafts and find none worth its time, after which a token of one sequence is ordered
 nevertheless, so that the share of right ones stays known: from the first to the second, twice as many each
-time. The draft model has to compute all of that sequence's tokens since its last order; so one more is ordered
-in the next step, which tells what a token costs."""
+time. The draft model has to compute all of that sequence's tokens since its last order; so the next step
+orders one more, which tells what a token costs."""
 
 
 class ModelDrafts:
