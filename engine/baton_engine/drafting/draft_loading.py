@@ -195,7 +195,7 @@ def _load_head(
     pool = torch.zeros(shape, dtype=dtype, device=model.device)
     runner = ModelRunner(head, kernels.attention, pool, spec, Sampler(kernels.sampling))
     if not settings.enforce_eager and kernels.attention.is_capturable(pool):
-        runner.capture_decodes(settings.max_num_seqs, longest)
+        runner.capture_decodes(settings.max_decode_rows, longest)
     _log_size(folder, weights.loaded_bytes, pool.nbytes)
     return EagleDrafter(runner, head, model.taps, num_blocks, longest)
 

@@ -28,8 +28,6 @@ from baton_engine.drafting.draft_blocks import DraftBlocks
 from baton_engine.steps.decoded_slices import as_decoded
 from baton_engine.steps.runner import ModelRunner
 
-MAX_DECODED: Final = 8
-"""Tokens of a sequence that are computed as if they were decoded: such steps are replayed."""
 MAX_CHUNK: Final = 512
 """Tokens of a sequence that are computed at a time."""
 
@@ -125,12 +123,12 @@ class DraftModel:
 
     def _draft_first(self, drafts: list[_Drafted]) -> None:
         """Compute the last tokens of each sequence, and draft one behind them."""
-        pieces = []
-        for one in drafts:
-            piece = self._slice(one, one.token_ids, self._num_computed[one.seq_id], (one.sample,))
-            pieces.append(as_decoded(piece) if len(one.token_ids) <= MAX_DECODED else [piece])
-        result = self._run(list(chain.from_iterable(pieces)))
-        for one, end in zip(drafts, accumulate(map(len, pieces)), strict=True):
+        pieces = [
+            self._slice(one, one.token_ids, self._num_computed[one.seq_id], (one.sample,)) for one in drafts
+        ]
+        slices = as_decoded(pieces, self._runner.max_captured_rows)
+        result = self._run(list(chain.from_iterable(slices)))
+        for one, end in zip(drafts, accumulate(map(len, slices)), strict=True):
             self._num_computed[one.seq_id] += len(one.token_ids)
             one.take(result.sampled[end - 1], 1)
 

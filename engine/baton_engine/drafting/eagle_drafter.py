@@ -22,7 +22,6 @@ from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.drafting.draft_blocks import DraftBlocks
-from baton_engine.drafting.draft_model import MAX_DECODED
 from baton_engine.drafting.eagle_head import EagleHead
 from baton_engine.models.hidden_taps import HiddenTaps
 from baton_engine.steps.decoded_slices import as_decoded
@@ -227,9 +226,7 @@ class EagleDrafter:
 
     def _draft_first(self, drafts: list[_Drafted], pieces: list[SequenceSlice], inputs: list[Tensor]) -> None:
         """Compute a slice of each draft's sequence, and draft the token behind it."""
-        lengths = [piece.num_scheduled_tokens for piece in pieces]
-        are_decoded = max(lengths) <= MAX_DECODED and sum(lengths) <= self._head.max_num_rows
-        slices = [as_decoded(piece) if are_decoded else [piece] for piece in pieces]
+        slices = as_decoded(pieces, self._runner.max_captured_rows)
         result = self._run(list(chain.from_iterable(slices)), inputs)
         ends = list(accumulate(map(len, slices)))
         states = self._head.outputs[[end - 1 for end in ends]]

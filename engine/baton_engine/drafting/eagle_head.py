@@ -127,10 +127,6 @@ class EagleHead:
         return self._fc(states)
 
     @property
-    def max_num_rows(self) -> int:
-        return len(self._inputs)
-
-    @property
     def outputs(self) -> Tensor:
         """`[max_num_rows, hidden_size]`: the inputs behind the rows whose logits were wanted last, unless
         there were too many. They are put already: a pass may follow on the tokens behind these rows."""

@@ -8,11 +8,15 @@ row sees the drafts before it; and it goes through the kernels, and the captured
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from baton_core.worker.step_plan import SAMPLED, SequenceSlice
+
+MAX_DECODED: Final = 8
+"""Tokens of a sequence that are computed as if they were decoded: such steps are replayed."""
 
 
 def decoded_rows(slices: tuple[SequenceSlice, ...]) -> tuple[SequenceSlice, ...]:
@@ -32,11 +36,21 @@ def _rows(piece: SequenceSlice) -> Iterator[SequenceSlice]:
         )
 
 
-def as_decoded(piece: SequenceSlice) -> list[SequenceSlice]:
-    """Return a slice for each token of a slice with one sample, which is sampled behind each."""
+def as_decoded(pieces: Sequence[SequenceSlice], max_num_rows: int) -> list[list[SequenceSlice]]:
+    """Return the slices that compute each piece, which has one sample: the last one samples it.
+
+    They are of one token each, if a step of at most `max_num_rows` of these computes all pieces; else logits
+    of many tokens would be computed in vain.
+    """
+    lengths = [piece.num_scheduled_tokens for piece in pieces]
+    if max(lengths) > MAX_DECODED or sum(lengths) > max_num_rows:
+        return [[piece] for piece in pieces]
     return [
-        replace(piece, token_ids=(token_id,), start=start)
-        for start, token_id in enumerate(piece.token_ids, piece.start)
+        [
+            replace(piece, token_ids=(token_id,), start=start)
+            for start, token_id in enumerate(piece.token_ids, piece.start)
+        ]
+        for piece in pieces
     ]
 
 

@@ -77,6 +77,8 @@ class ModelRunner:
         self._sampler = sampler or Sampler()
         self.spec = spec
         self._captured: DecodeGraphs | DecodeReplay | None = None
+        self.max_captured_rows = 0
+        """Tokens of the largest decode step that is replayed."""
         self._last: tuple[int, Tensor] | None = None
         """Id of the previous step, and the tokens that it sampled, `[num_samples] int64` on the device."""
 
@@ -97,6 +99,7 @@ class ModelRunner:
             if is_cpu
             else DecodeGraphs(*parts)
         )
+        self.max_captured_rows = max_num_rows
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""

@@ -14,6 +14,7 @@ from baton_engine.drafting.draft_loading import plan_drafts
 from baton_engine.drafting.draft_model import DraftModel
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.models.registry import read_model_config
+from baton_engine.steps.runner import ModelRunner
 from tests.models import make_model
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner, make_spec
 
@@ -100,6 +101,26 @@ def test_in_one_step_no_sequence_takes_the_blocks_of_another(folder: Path) -> No
     result = draft(model, *(ordered(PROMPT, (8,), 2, name=name) for name in "abc"))
     assert sorted(result.drafts) == [0, 1]
     model.check_invariants(num_blocks)
+
+
+def test_few_tokens_are_computed_as_if_decoded_where_their_step_is_replayed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[list[int]] = []
+
+    def run(self: ModelRunner, plan: StepPlan) -> StepResult:
+        lengths.append([piece.num_scheduled_tokens for piece in plan.slices])
+        return execute(self, plan)
+
+    execute = ModelRunner.execute
+    monkeypatch.setattr(ModelRunner, "execute", run)
+    model, _ = make_drafts(folder)
+    drafts = [draft(model, ordered(PROMPT[:2], (8,), 1))]
+    model._runner.capture_decodes(8, 64)
+    short, long = [[ordered(PROMPT[:size], (8,), 1, name=name) for name in "bcd"] for size in (1, 2)]
+    drafts += [draft(model, *pieces) for pieces in (short, long, [short[0], ordered(PROMPT * 2, (8,), 1)])]
+    assert lengths == [[3], [1] * 6, [3] * 3, [2, 13]]
+    assert drafts[0].drafts[0] == drafts[2].drafts[0]
 
 
 def test_nothing_is_drafted_past_the_longest_sequence(folder: Path) -> None:

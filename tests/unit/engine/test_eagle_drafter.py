@@ -18,6 +18,7 @@ from baton_engine.drafting.draft_loading import plan_drafts
 from baton_engine.drafting.eagle_drafter import EagleDrafter
 from baton_engine.engine_settings import EngineSettings, KVCacheSettings
 from baton_engine.loading import LoadedModel, load_model
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
 from baton_engine.steps.runner import ModelRunner
 from tests.eagle_heads import Head
 from tests.models import make_model
@@ -104,6 +105,8 @@ def test_drafts_are_those_of_float64(form: str, target: Path, tmp_path: Path, *,
     head = Head(tmp_path / "head", target, **FORMS[form])
     method = "eagle3" if head.is_third else "eagle"
     rig = Rig(target, head.folder, method, enforce_eager=enforce_eager)
+    most = min(MAX_GRAPH_SEQS, rig.settings.max_decode_rows)
+    assert rig.drafter._runner.max_captured_rows == (0 if enforce_eager else most)
     result = rig.step(piece(PROMPT, 0, order=3))
     text = PROMPT + result.sampled[0]
     assert result.drafts == {0: head.draft(text, 3)}
