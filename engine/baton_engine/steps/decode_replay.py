@@ -1,15 +1,16 @@
 """Decode graphs on a CPU: decode steps of few sequences, replayed without the Python between kernels.
 
 Inputs of a step lie in `DecodeInputs`, as with captured CUDA graphs; but steps are not padded, and a number
-of sequences is recorded when it first comes, once without adapters and once with, and again with sampling, if
-all there is to do is to sample. Exchanges with other ranks are part of a recording. Each rank records its
-own, or none: what it exchanges is the same. Called from the engine thread only.
+of sequences is recorded when it first comes, once without adapters and once with. Sampling behind it has a
+graph of its own, which is replayed if all there is to do is to sample. Exchanges with other ranks are part of
+a recording. Each rank records its own, or none: what it exchanges is the same. Called from the engine thread
+only.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -33,7 +34,7 @@ MAX_GRAPH_SEQS: Final = 8
 
 
 class _Kind(NamedTuple):
-    """Steps that have a graph together."""
+    """Steps that have a graph together, or the sampling behind them."""
 
     num_seqs: int
     has_adapters: bool
@@ -66,9 +67,11 @@ class DecodeReplay:
         self._sample_inputs = SampleInputs(inputs.max_num_seqs)
         self._is_alone = is_alone
         self._is_recordable = True
-        self._graphs: dict[_Kind, tuple[GraphReplay, Tensor, StepAttention]] = {}
-        """By kind of step: the graph, its output, which is `[num_seqs, hidden_size]`, or `[num_seqs]` tokens,
-        and its inputs."""
+        self._attentions: dict[int, StepAttention] = {}
+        """By number of sequences: the inputs of a step, which its graphs read."""
+        self._graphs: dict[_Kind, tuple[GraphReplay, Tensor]] = {}
+        """By kind of step: the graph, and its output, which is `[num_seqs, hidden_size]`, or `[num_seqs]`
+        tokens."""
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed."""
@@ -112,28 +115,34 @@ class DecodeReplay:
 
     def _compute_filled(self, kind: _Kind) -> Tensor:
         """Compute the step that is filled in; the result is valid until the next one."""
+        hidden = self._computed(kind._replace(is_sampled=False), self._forward)
+        if not kind.is_sampled:
+            return hidden
+        return self._computed(kind, partial(self._sample, hidden))
+
+    def _computed(self, kind: _Kind, compute: Callable[[_Kind], Tensor]) -> Tensor:
+        """Return what `compute` returns; it is recorded the first time, and replayed later."""
         if not self._is_recordable:
-            return self._compute(kind, self._attention(kind))
+            return compute(kind)
         if kind not in self._graphs:
-            return self._record(kind)
-        graph, result, _ = self._graphs[kind]
+            return self._record(kind, compute)
+        graph, result = self._graphs[kind]
         try:
             graph.replay()
         except RuntimeError as error:
-            return self._compute_again(kind, error)
+            return self._compute_again(kind, compute, error)
         return result
 
-    def _record(self, kind: _Kind) -> Tensor:
-        """Compute and record the step that is filled in."""
-        attention = self._attention(kind)
+    def _record(self, kind: _Kind, compute: Callable[[_Kind], Tensor]) -> Tensor:
+        """Compute and record a part of the step that is filled in."""
         try:
-            graph, result = GraphReplay.record(partial(self._compute, kind, attention))
+            graph, result = GraphReplay.record(partial(compute, kind))
         except NotRecordableError as error:
             self._give_up(error)
             return error.result
         except RuntimeError as error:
-            return self._compute_again(kind, error)
-        self._graphs[kind] = graph, result, attention
+            return self._compute_again(kind, compute, error)
+        self._graphs[kind] = graph, result
         return result
 
     def _give_up(self, error: Exception) -> None:
@@ -142,24 +151,25 @@ class DecodeReplay:
         self._is_recordable = False
         self._graphs.clear()
 
-    def _compute_again(self, kind: _Kind, error: RuntimeError) -> Tensor:
-        """Compute the step that is filled in eagerly, over what a failed one has left, and later ones too."""
+    def _compute_again(self, kind: _Kind, compute: Callable[[_Kind], Tensor], error: RuntimeError) -> Tensor:
+        """Compute eagerly over what a failed replay has left, and later steps too."""
         if not self._is_alone:
             raise error
         self._give_up(error)
-        return self._compute(kind, self._attention(kind))
+        return compute(kind)
 
-    def _attention(self, kind: _Kind) -> StepAttention:
-        return StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(kind.num_seqs))
-
-    def _compute(self, kind: _Kind, attention: StepAttention) -> Tensor:
-        token_ids = self._inputs.token_ids[: kind.num_seqs]
+    def _forward(self, kind: _Kind) -> Tensor:
+        if (attention := self._attentions.get(kind.num_seqs)) is None:
+            batches = self._inputs.batches(kind.num_seqs)
+            attention = StepAttention(self._kernels, self._kv_pool, self._spec, batches)
+            self._attentions[kind.num_seqs] = attention
         with self._inputs.adapting(kind.num_seqs, has_adapters=kind.has_adapters):
-            hidden = self._model.forward(token_ids, attention)
-            if not kind.is_sampled:
-                return hidden
-            batch = self._sample_inputs.batch(kind.num_seqs)
-            return self._sampling.sample(self._model.logits(hidden), batch)
+            return self._model.forward(self._inputs.token_ids[: kind.num_seqs], attention)
+
+    def _sample(self, hidden: Tensor, kind: _Kind) -> Tensor:
+        with self._inputs.adapting(kind.num_seqs, has_adapters=kind.has_adapters):
+            logits = self._model.logits(hidden)
+        return self._sampling.sample(logits, self._sample_inputs.batch(kind.num_seqs))
 
 
 def _kind(slices: Sequence[SequenceSlice], *, is_sampled: bool) -> _Kind:

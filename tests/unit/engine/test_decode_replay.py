@@ -176,7 +176,26 @@ def test_a_step_of_each_kind_is_recorded_once(
 
     monkeypatch.setattr(GraphReplay, "record", count)
     run(load(model_folder("llama")), [range(2)] * 5)
-    assert num_recorded == 2 * MAX_GRAPH_SEQS, "with sampling and without"
+    assert num_recorded == 2 * MAX_GRAPH_SEQS, "steps, and sampling behind them"
+
+
+def test_steps_with_sampling_and_without_have_one_graph_of_the_model(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, num_passes = load(model_folder("llama"), enforce_eager=True), 0
+    forward = runner.model.forward
+
+    def count(*args: object) -> torch.Tensor:
+        nonlocal num_passes
+        num_passes += 1
+        return forward(*args)
+
+    tokens = run(runner, [range(2)])
+    monkeypatch.setattr(runner.model, "forward", count)
+    runner.capture_decodes(MAX_GRAPH_SEQS, NUM_BLOCKS * BLOCK_SIZE)
+    for logprobs in (None, LogprobsSpec(num_top=1)) * 2:
+        runner.execute(make_plan(*(decoded(runner, tokens, seq, logprobs) for seq in range(2))))
+    assert num_passes == 1
 
 
 def test_a_model_that_looks_at_numbers_after_all_runs_eagerly_and_the_log_says_so_once(
