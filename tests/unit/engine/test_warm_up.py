@@ -168,13 +168,13 @@ def test_a_loaded_runner_has_recorded_its_decode_steps(
     recorded: list[Any] = []
     record = DecodeReplay._record
 
-    def noting(self: DecodeReplay, kind: Any) -> Any:
+    def noting(self: DecodeReplay, kind: Any, compute: Any) -> Any:
         recorded.append(kind)
-        return record(self, kind)
+        return record(self, kind, compute)
 
     monkeypatch.setattr(DecodeReplay, "_record", noting)
     runner = load(model_folder("llama"), max_num_seqs=max_num_seqs)
-    kinds = [(size, way) for size in range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1) for way in (True, False)]
+    kinds = [(size, way) for size in range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1) for way in (False, True)]
     assert [(kind.num_seqs, kind.is_sampled) for kind in recorded] == kinds
     assert not runner.kv_pool.any()
     generate(runner, make_prompt(9), 4)
