@@ -352,8 +352,7 @@ def _bench(args: argparse.Namespace) -> int:
 def _collect_env(args: argparse.Namespace) -> int:
     from baton.commands.environment_report import environment_report
 
-    encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(environment_report().encode(encoding, errors="backslashreplace").decode(encoding))
+    sys.stdout.write(environment_report())
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import sys
@@ -21,12 +22,17 @@ _GRPC_SHARE: Final = 4
 
 
 def open_standard_files() -> None:
-    """Open /dev/null in place of each of stdin, stdout and stderr that was closed before Python started."""
+    """Open /dev/null in place of each of stdin, stdout and stderr that was closed before Python started.
+
+    What the locale of stdout has no character for is written as an escape.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, in this order
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def raise_descriptor_limit() -> None:

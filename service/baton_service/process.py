@@ -65,7 +65,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 @contextmanager
 def exit_without_reader() -> Iterator[None]:
-    """End silently with exit code 1 once standard output has no reader any more.
+    """End with exit code 1 once standard output has no reader any more, and say so where it is full.
 
     Source: the note on SIGPIPE in the documentation of Python's `signal`.
     """
@@ -73,13 +73,28 @@ def exit_without_reader() -> Iterator[None]:
         try:
             yield
         finally:
-            sys.stdout.flush()
+            _flush_output()
     except BrokenPipeError:
-        file = sys.stdout.fileno()
-        if _has_reader(file):
+        if _has_reader(sys.stdout.fileno()):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), file)  # the interpreter flushes once more
+        _drop_output()
         raise SystemExit(1) from None
+
+
+def _flush_output() -> None:
+    """Write what is left, also of a write that failed before."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        print_error(f"standard output cannot be written: {error.strerror}")
+        raise SystemExit(1) from None
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
 
 
 def _has_reader(file: int) -> bool:

@@ -36,6 +36,7 @@ from baton_kv.curve import CurveKeys
 from baton_kv.row_copies import copy_rows
 from baton_kv.transport import Listen, Transport
 from baton_prefill.producer_endpoint import ProducerEndpoint
+from baton_service.cpu_quota import within_quota
 from baton_service.keys import Keys
 from baton_service.process import run_until_signal
 from baton_service.reachability import bound_host, reachable_host, with_host
@@ -154,8 +155,7 @@ def run_worker(settings: WorkerSettings) -> None:
 
 
 async def _serve(settings: WorkerSettings) -> None:
-    if settings.num_threads:
-        torch.set_num_threads(settings.num_threads)
+    torch.set_num_threads(settings.num_threads or within_quota(torch.get_num_threads()))
     context = zmq.asyncio.Context()
     stack = AsyncExitStack()
     try:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any, assert_never
 from weakref import finalize
 
+import torch
+
 from baton.executors.core_pair import ClientEffect, CorePair
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.waiting_requests import WaitingRequests
@@ -40,6 +42,7 @@ from baton_router.requests.request_text import RequestText
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.tokenization import Tokenizer
 from baton_service import vllm_metrics
+from baton_service.cpu_quota import within_quota
 from baton_service.process import interrupts_deferred
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.engine_controls import EngineControls
@@ -69,6 +72,7 @@ class InProcessExecutor:
     def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         settings.metrics.require_possible(settings.engine)
+        torch.set_num_threads(within_quota(torch.get_num_threads()))
         self._grammars = grammar_compiler(settings, warms_up=False)
         self._engine = ResidentEngine(settings.engine, self._grammars, executor=settings.executor)
         self._close_engine = finalize(self, self._engine.close)

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_service.cpu_quota import within_quota
 
 AUTO: Final = "auto"
 NONE: Final = "none"
 BETWEEN_WORKERS: Final = "|"
+OPENMP_THREADS: Final = "OMP_NUM_THREADS"
+"""The environment's limit of threads, which torch follows where it is told nothing else."""
 MIN_OWN_CORES: Final = 4
 """Fewest cores of a worker of its own; with fewer, all share: one idles while another needs every core."""
 _PIECE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -26,7 +29,7 @@ def available_cpus() -> tuple[int, ...]:
 
 
 def bind(value: str) -> int:
-    """Keep this process to the cores of one worker's `--cpu-bind`; returns their number, 0 without one.
+    """Keep this process to the cores of one worker's `--cpu-bind`; returns its threads, 0 without one.
 
     Raises:
         InvalidConfigError: it is neither none nor a list of cores that this process may use.
@@ -35,7 +38,7 @@ def bind(value: str) -> int:
         return 0
     cpus = _read(value, value, available_cpus())
     os.sched_setaffinity(0, cpus)
-    return len(cpus)
+    return _threads(len(cpus))
 
 
 def worker_shares(value: str, num_workers: int, available: Sequence[int]) -> list[tuple[str, int]]:
@@ -44,19 +47,26 @@ def worker_shares(value: str, num_workers: int, available: Sequence[int]) -> lis
     Raises:
         InvalidConfigError: `value` is neither auto, none, nor a list of cores for each worker.
     """
-    if value == AUTO and 0 < MIN_OWN_CORES * num_workers <= len(available):
-        size = len(available) // num_workers
+    num_cores, num_threads = len(available), _threads(len(available))
+    if value == AUTO and 0 < MIN_OWN_CORES * num_workers <= num_threads:
+        size, num_threads = num_cores // num_workers, num_threads // num_workers
         starts = range(0, size * num_workers, size)
-        return [(",".join(map(str, available[start : start + size])), size) for start in starts]
+        return [(",".join(map(str, available[start : start + size])), num_threads) for start in starts]
     if value in (AUTO, NONE):
-        return [(NONE, len(available))] * num_workers
+        return [(NONE, num_threads)] * num_workers
     lists = value.split(BETWEEN_WORKERS)
     if len(lists) != num_workers:
         raise InvalidConfigError(
             f"cpu_bind is {value!r}, which is for {len(lists)} workers; allowed: auto, none, or a list of "
             f"cores for each of the {num_workers} workers, separated by {BETWEEN_WORKERS}"
         )
-    return [(text, len(_read(text, value, available))) for text in lists]
+    return [(text, _threads(len(_read(text, value, available)))) for text in lists]
+
+
+def _threads(num_cores: int) -> int:
+    """Return the threads for so many cores: fewer where `OMP_NUM_THREADS` or the control groups limit them."""
+    given = re.match(r"[1-9]\d{0,3}\b", os.environ.get(OPENMP_THREADS, ""))
+    return within_quota(min(num_cores, int(given[0]) if given else num_cores))
 
 
 def _read(text: str, value: str, available: Sequence[int]) -> list[int]:

@@ -7,8 +7,15 @@ import threading
 
 import pytest
 
+from baton.processes import cpu_binding
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton_core.errors import InvalidConfigError
+
+
+@pytest.fixture(autouse=True)
+def no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cpu_binding.OPENMP_THREADS, raising=False)
+    monkeypatch.setattr(cpu_binding, "within_quota", lambda num_threads: num_threads)
 
 
 def test_workers_with_four_cores_each_get_their_own() -> None:
@@ -24,6 +31,23 @@ def test_workers_with_fewer_share_all() -> None:
 
 def test_each_worker_gets_the_cores_it_is_given() -> None:
     assert worker_shares("0-2,5|3|0", 3, range(6)) == [("0-2,5", 4), ("3", 1), ("0", 1)]
+
+
+def test_threads_are_as_many_as_the_control_groups_give_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_binding, "within_quota", lambda num_threads: min(num_threads, 9))
+    assert worker_shares("auto", 2, range(16)) == [("0,1,2,3,4,5,6,7", 4), ("8,9,10,11,12,13,14,15", 4)]
+    assert worker_shares("auto", 4, range(16)) == [("none", 9)] * 4
+    assert worker_shares("none", 2, range(16)) == [("none", 9)] * 2
+    assert worker_shares("0-11|12", 2, range(16)) == [("0-11", 9), ("12", 1)]
+
+
+@pytest.mark.parametrize(("given", "num_threads"), [("1", 1), ("3,2", 3), ("64", 7), ("", 7), ("many", 7)])
+def test_threads_are_at_most_those_of_the_environment(
+    given: str, num_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cpu_binding.OPENMP_THREADS, given)
+    assert worker_shares("auto", 2, range(7)) == [("none", num_threads)] * 2
+    assert worker_shares("0-6", 1, range(7)) == [("0-6", num_threads)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from baton.cli import main
 from baton.commands.cli_arguments import parse, process_names
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidConfigError, InvalidModelError
+from baton_service.descriptors import open_standard_files
 from baton_service.process import exit_code, exit_without_reader
 
 
@@ -18,6 +20,25 @@ def test_what_a_further_start_would_not_help_has_an_exit_code_of_its_own(kind: t
 def test_a_broken_pipe_other_than_standard_output_is_not_hushed_up() -> None:
     with pytest.raises(BrokenPipeError, match="of a worker"), exit_without_reader():
         raise BrokenPipeError("of a worker")
+
+
+def test_standard_output_that_is_full_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended, exit_without_reader():
+            print("an answer", flush=True)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "standard output cannot be written: No space left on device\n"
+
+
+def test_what_a_locale_has_no_character_for_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(written := io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    open_standard_files()
+    print("Grüße", flush=True)
+    assert written.getvalue() == b"Gr\\xfc\\xdfe\n"
 
 
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
