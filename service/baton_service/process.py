@@ -20,7 +20,7 @@ from setproctitle import setproctitle
 
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError
 from baton_service.logs import STDERR
-from baton_service.stop_signals import TERMINAL_SIGNALS, on_first_signal
+from baton_service.stop_signals import TERMINAL_SIGNALS, leave_to_parent, on_first_signal
 
 T = TypeVar("T")
 EXIT_BAD_CONFIG: Final = 2
@@ -53,10 +53,9 @@ def child_environment() -> dict[str, str]:
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel end this process when `parent_pid`, which started it, is gone.
 
-    Signals of the terminal, which reach both, are left to the parent.
+    Signals of the terminal, which reach both, and a second one to stop are left to the parent.
     """
-    for number in TERMINAL_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    leave_to_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from baton import LLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
+from baton.executors import in_process_executor
 from baton_core.errors import (
     ErrorCode,
     InvalidConfigError,
@@ -356,3 +357,16 @@ def test_an_output_has_everything_at_once(llm: LLM) -> None:
     (flat,) = llm.generate(PROMPT, msgspec.structs.replace(params, flat_logprobs=True), use_tqdm=False)
     assert list(flat.outputs[0].logprobs or []) == completion.logprobs
     assert list(flat.prompt_logprobs or []) == [one or {} for one in output.prompt_logprobs]
+
+
+def test_it_computes_with_the_threads_that_the_control_groups_give_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(in_process_executor, "within_quota", lambda num_threads: 1)
+    try:
+        torch.set_num_threads(2)
+        with LLM.from_engine_args(tiny_args(folder)):
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -152,6 +152,8 @@ async def _supervise(router_task: asyncio.Task[int], workers: Sequence[Supervise
         done, _ = await asyncio.wait([router_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
         return next(iter(done)).result()
     finally:
+        for worker in workers:
+            worker.let_end()
         await cancel([router_task])
         await cancel(tasks)
 

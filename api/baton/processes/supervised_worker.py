@@ -45,13 +45,20 @@ class SupervisedWorker:
         self._on_change = on_change
         self._gives_up = gives_up
         self._retry_at_s: float | None = None
+        self._is_kept = True
+
+    def let_end(self) -> None:
+        """Do not start it again: where all processes are told to stop, it may end before its turn."""
+        self._is_kept = False
 
     async def run(self) -> int:
-        """Keep it running until cancelled; returns its exit code once it is given up."""
+        """Keep it running until cancelled; returns its exit code once it is given up or let end."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
             code, reason = await self._run_once()
+            if not self._is_kept:
+                return code
             wait_s = self.restarts.on_end(loop.time() - began_s, code, reason)
             if self._gives_up():
                 _log.error("worker %s %s", self._worker_id, self.restarts.end)

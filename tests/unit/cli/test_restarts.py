@@ -92,3 +92,18 @@ def test_the_log_says_why_a_process_cannot_be_started(
         "worker m0 cannot be started: [Errno 11] too many processes",
         "worker m0 ended with exit code 1",
     ]
+
+
+def test_a_worker_that_ends_while_all_are_told_to_stop_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*args: Any, **options: Any) -> None:
+        worker.let_end()
+        raise BlockingIOError(11, "too many processes")
+
+    worker = SupervisedWorker(
+        "mixed-worker", "m0", (), stop_within_s=0, on_change=lambda: None, gives_up=lambda: False
+    )
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    assert asyncio.run(asyncio.wait_for(worker.run(), 10)) == 1
+    assert not any("started again" in message for message in caplog.messages)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from baton_core.errors import InvalidConfigError
+from baton_core.sessions.worker_info import Role
+from baton_engine.engine_settings import EngineSettings
 from baton_service import cpu_quota
 from baton_service.cpu_quota import within_quota
+from baton_worker import worker_process
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,25 @@ def test_the_least_limit_upwards_counts(
     monkeypatch.setattr(cpu_quota, "_OWN_GROUPS", own_groups)
     assert within_quota(64) == expected
     assert within_quota(1) == 1
+
+
+@pytest.mark.parametrize(("given", "expected"), [(0, 1), (2, 2)])
+def test_a_worker_computes_with_the_threads_it_is_given_else_within_the_limit(
+    given: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = worker_process.WorkerSettings(
+        role=Role.MIXED,
+        engine=EngineSettings(model="m"),
+        routers=("127.0.0.1:1",),
+        peer_address="none",
+        num_threads=given,
+    )
+    before = torch.get_num_threads()
+    monkeypatch.setattr(worker_process, "within_quota", lambda num_threads: 1)
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(InvalidConfigError):
+            worker_process.run_worker(settings)
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)

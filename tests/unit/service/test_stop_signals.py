@@ -33,6 +33,14 @@ def test_the_first_signal_asks_and_the_second_one_ends_the_process(number: signa
     assert run(CODE.format(first=int(number), setup="")) == ("asked\n", -signal.SIGTERM)
 
 
+FOLLOWING = "from baton_service.stop_signals import leave_to_parent; leave_to_parent()"
+
+
+def test_a_process_of_a_launcher_stops_in_good_order_though_it_is_signalled_twice() -> None:
+    code = CODE.format(first=int(signal.SIGTERM), setup=FOLLOWING)
+    assert run(code.replace("await asyncio.sleep(10)", "print('goes on')")) == ("asked\ngoes on\n", 0)
+
+
 AS_PID_1 = "import os; os.getpid = lambda: 1"
 LOADING_CODE = """
 import signal, sys
