@@ -33,7 +33,8 @@ class Authority:
     @classmethod
     def make(cls, folder: Path, name: str = "authority") -> Authority:
         own = _pair(folder, name)
-        _openssl("-subj", f"/CN={name}", "-keyout", own.keyfile, "-out", own.certfile)
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 refuses one without
+        _openssl("-subj", f"/CN={name}", *usage, "-keyout", own.keyfile, "-out", own.certfile)
         return cls(folder, own)
 
     def issue(self, name: str, where: str = "IP:127.0.0.1") -> Pair:

@@ -47,6 +47,8 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _resolve(path: Path) -> Path:
     try:
+        return path.resolve(strict=True)
+    except FileNotFoundError:  # reading it reports that
         return path.resolve()
     except (OSError, RuntimeError) as error:
         raise InvalidModelError(f"{path} is a link that leads nowhere ({error}); allowed: a file") from error
