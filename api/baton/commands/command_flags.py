@@ -209,7 +209,7 @@ WORKER_FLAGS: Final = (
         "--num-threads",
         int,
         0,
-        "threads of a step; 0 is one for each core of --cpu-bind, else torch's choice, within the cgroup's limit",
+        "threads of a step; 0 is one for each core of --cpu-bind, else torch's choice in the cgroup's limit",
         Range(0, 1024),
     ),
     Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),

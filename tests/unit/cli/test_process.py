@@ -28,7 +28,7 @@ def test_standard_output_that_is_full_is_told(
     with open("/dev/full", "w") as full, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", full)
         with pytest.raises(SystemExit) as ended, exit_without_reader():
-            print("an answer", flush=True)
+            sys.stdout.write("an answer")
     assert ended.value.code == 1
     assert capsys.readouterr().err == "standard output cannot be written: No space left on device\n"
 
@@ -37,7 +37,8 @@ def test_what_a_locale_has_no_character_for_is_written_as_an_escape(monkeypatch:
     output = io.TextIOWrapper(written := io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)
     open_standard_files()
-    print("Grüße", flush=True)
+    sys.stdout.write("Grüße\n")
+    sys.stdout.flush()
     assert written.getvalue() == b"Gr\\xfc\\xdfe\n"
 
 
