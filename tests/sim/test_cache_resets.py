@@ -50,4 +50,4 @@ def test_no_request_is_lost_while_caches_are_reset(seed: int, split: SplitMode, 
     assert results
     assert not cluster.router.open_controls
     assert all(json.loads(result.result_json)["num_in_use"] == 0 for result in results)
-    assert sum(worker.core.scheduler.num_preemptions for worker in cluster.workers.values()) > 5
+    assert sum(worker.core.scheduler.num_preemptions for worker in cluster.workers.values()) > 2

@@ -38,7 +38,7 @@ SOCKET_FILES: Final = {
 """All that make sockets, and why their data is not held back."""
 MAX_FILE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 60
-MAX_ENVIRONMENT_READS: Final = 23
+MAX_ENVIRONMENT_READS: Final = 24
 """Settings are flags; the environment holds secrets, and what other programs define."""
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from baton.config.environment import ENVIRONMENT
 from baton_core.errors import InvalidConfigError
 from baton_service.cpu_quota import within_quota
 
@@ -66,7 +65,7 @@ def worker_shares(value: str, num_workers: int, available: Sequence[int]) -> lis
 
 def _threads(num_cores: int) -> int:
     """Return the threads for so many cores: fewer where the environment or control groups limit them."""
-    given = re.match(r"[1-9]\d{0,3}\b", ENVIRONMENT.get(OPENMP_THREADS, ""))
+    given = re.match(r"[1-9]\d{0,3}\b", os.environ.get(OPENMP_THREADS, ""))
     return within_quota(min(num_cores, int(given[0]) if given else num_cores))
 
 

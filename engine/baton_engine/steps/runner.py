@@ -77,6 +77,8 @@ class ModelRunner:
         self._sampler = sampler or Sampler()
         self.spec = spec
         self._captured: DecodeGraphs | DecodeReplay | None = None
+        self._sampling_replay: DecodeReplay | None = None
+        """The captured steps, where sampling is a part of them."""
         self.max_captured_rows = 0
         """Tokens of the largest decode step that is replayed."""
         self._last: tuple[int, Tensor] | None = None
@@ -94,11 +96,11 @@ class ModelRunner:
         adapters = self.adapters if self.adapters is not None and self.adapters.is_capturable else None
         inputs = DecodeInputs(self.spec, max_num_rows, max_model_len, self.model.device, adapters)
         parts = self.model, self._kernels, self._own_pool, self.spec, inputs
-        self._captured = (
-            DecodeReplay(*parts, self._sampler.kernels, is_alone=self._ranks.is_alone)
-            if is_cpu
-            else DecodeGraphs(*parts)
-        )
+        if is_cpu:
+            replay = DecodeReplay(*parts, self._sampler.kernels, is_alone=self._ranks.is_alone)
+            self._captured = self._sampling_replay = replay
+        else:
+            self._captured = DecodeGraphs(*parts)
         self.max_captured_rows = max_num_rows
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -114,8 +116,8 @@ class ModelRunner:
 
         Returns the tokens of each slice, up to one that cannot be sampled.
         """
-        if isinstance(self._captured, DecodeReplay) and self._captured.samples(slices):
-            steps = self._captured.generate(slices, num_tokens)
+        if (replay := self._sampling_replay) is not None and replay.samples(slices):
+            steps = replay.generate(slices, num_tokens)
         else:
             steps = []
             for number in range(num_tokens):
@@ -145,8 +147,8 @@ class ModelRunner:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         rows, before = decoded_rows(plan.slices), self._sampled_before(plan)
-        if isinstance(self._captured, DecodeReplay) and self._captured.samples(rows):
-            return self._launched(plan, SamplerOutput(token_ids=self._captured.sample(rows, before)), {})
+        if (replay := self._sampling_replay) is not None and replay.samples(rows):
+            return self._launched(plan, SamplerOutput(token_ids=replay.sample(rows, before)), {})
         hidden = self._forward(rows, before)
         if self._pooler is not None:
             result = StepResult(step_id=plan.step_id, sampled=((),) * len(plan.slices))

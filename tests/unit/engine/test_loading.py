@@ -80,7 +80,7 @@ def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = type(select_kernels("cpu").attention)
     monkeypatch.setattr(kernels, "is_capturable", lambda self, kv_pool: True)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(runner, "DecodeReplay", lambda *parts, is_alone: DecodeGraphs(*parts))
+    monkeypatch.setattr(runner, "DecodeReplay", lambda *parts, is_alone: DecodeGraphs(*parts[:-1]))
 
 
 @pytest.mark.usefixtures("_captures")
