@@ -29,9 +29,10 @@ from baton import PASSIVE_OPENMP
 os.environ.setdefault(*PASSIVE_OPENMP)
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
@@ -221,7 +222,7 @@ def find_decided_tokens(runner: ModelRunner, arguments: argparse.Namespace) -> l
     tokens = first_tokens(arguments)
     for _ in range(MAX_SEARCHES):
         with patch.object(runner.model, "logits", wraps=runner.model.logits) as logits_of:
-            runner.execute(make_step(tokens, arguments))
+            runner.execute(telling_logprobs(make_step(tokens, arguments)))
             (hidden,) = logits_of.call_args.args
         with torch.inference_mode():
             logits = runner.model.logits(hidden).float()
@@ -231,6 +232,15 @@ def find_decided_tokens(runner: ModelRunner, arguments: argparse.Namespace) -> l
             return tokens
         tokens = [token + int(tie) for token, tie in zip(tokens, is_tie.tolist(), strict=True)]
     sys.exit(f"no clear successors after {MAX_SEARCHES} searches; allowed: another shape or context")
+
+
+def telling_logprobs(plan: StepPlan) -> StepPlan:
+    """Return a plan whose logits are not computed within a replayed step."""
+    slices = []
+    for piece in plan.slices:
+        samples = [structs.replace(sample, logprobs=LogprobsSpec()) for sample in piece.samples]
+        slices.append(structs.replace(piece, samples=tuple(samples)))
+    return replace(plan, slices=tuple(slices))
 
 
 def measure_bandwidth(num_bytes: int = BANDWIDTH_BYTES) -> float:
