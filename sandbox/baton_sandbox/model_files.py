@@ -6,6 +6,7 @@ to clients that ask for a prompt's text.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ def _text_files(folder: Path) -> list[Path]:
 def _resolve(path: Path) -> Path:
     try:
         return path.resolve(strict=True)
-    except FileNotFoundError:  # reading it reports that
-        return path.resolve()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:  # Python before 3.13 raises the latter at a circle
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            return path.resolve()  # reading it reports that
         raise InvalidModelError(f"{path} is a link that leads nowhere ({error}); allowed: a file") from error

@@ -6,6 +6,7 @@ Containers limit time and leave all cores visible: threads above the limit only 
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,6 @@ def _share(quota: str = "", period: str = "") -> float:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return os.fsdecode(path.read_bytes()).strip()
     except OSError:
         return ""

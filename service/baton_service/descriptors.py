@@ -24,7 +24,8 @@ _GRPC_SHARE: Final = 4
 def open_standard_files() -> None:
     """Open /dev/null in place of each of stdin, stdout and stderr that was closed before Python started.
 
-    What the locale of stdout has no character for is written as an escape.
+    What the locale of stdout has no character for is written as an escape. Where Python does not buffer
+    stdout, its lines are: what a full file does not take stays there, so that the end tells it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -32,6 +33,9 @@ def open_standard_files() -> None:
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.RawIOBase):
+            file, encoding = sys.stdout.fileno(), sys.stdout.encoding
+            sys.stdout = open(file, "w", buffering=1, encoding=encoding, closefd=False)
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

@@ -47,13 +47,13 @@ def worker_shares(value: str, num_workers: int, available: Sequence[int]) -> lis
     Raises:
         InvalidConfigError: `value` is neither auto, none, nor a list of cores for each worker.
     """
-    num_cores, num_threads = len(available), _threads(len(available))
-    if value == AUTO and 0 < MIN_OWN_CORES * num_workers <= num_threads:
-        size, num_threads = num_cores // num_workers, num_threads // num_workers
+    num_used = within_quota(len(available))
+    if value == AUTO and 0 < MIN_OWN_CORES * num_workers <= num_used:
+        size, num_threads = len(available) // num_workers, _threads(num_used // num_workers)
         starts = range(0, size * num_workers, size)
         return [(",".join(map(str, available[start : start + size])), num_threads) for start in starts]
     if value in (AUTO, NONE):
-        return [(NONE, num_threads)] * num_workers
+        return [(NONE, _threads(num_used))] * num_workers
     lists = value.split(BETWEEN_WORKERS)
     if len(lists) != num_workers:
         raise InvalidConfigError(

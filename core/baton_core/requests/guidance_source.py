@@ -25,8 +25,8 @@ _ADVICE: Final = re.compile(r" Enable '\w+' option.*")
 _OF_SCHEMA: Final = re.compile(r"at 2\(8\): failed to compile JSON schema: (.*?)(?:\n   1 \| |\Z)", re.DOTALL)
 """Begins messages about a schema that is a whole source; the lines behind repeat that."""
 _ANY_TEXT: Final = "/(?s:.*)/"
-_NO_URI: Final = re.compile(r"[^!#-;=?-\[\]_a-z~]|%(?![0-9A-Fa-f]{2})")
-"""Characters that no URI has, and a percent sign that escapes none. Source: RFC 3986, section 2."""
+_NAMING_REFERENCE: Final = re.compile(r'"\$(?:dynamicRef|recursiveRef|ref)": "[^#]')
+"""References other than pointers, which may mean a schema by its name."""
 
 
 def guidance_source(params: StructuredOutputsParams) -> str:
@@ -96,10 +96,10 @@ def _json(schema: Any, *, is_compact: bool) -> str:
 
 
 def _named(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without a name such as "Output Format", which no reference can mean."""
-    if isinstance(name := schema.get("$id"), str) and _NO_URI.search(name):
-        return {keyword: value for keyword, value in schema.items() if keyword != "$id"}
-    return schema
+    """The schema without a name that no reference in it means: it need not be a URI then."""
+    if "$id" not in schema or _NAMING_REFERENCE.search(json.dumps(schema)):
+        return schema
+    return {keyword: value for keyword, value in schema.items() if keyword != "$id"}
 
 
 def _regex(pattern: str) -> str:

@@ -50,6 +50,11 @@ def test_threads_are_at_most_those_of_the_environment(
     assert worker_shares("0-6", 1, range(7)) == [("0-6", num_threads)]
 
 
+def test_the_environment_limits_the_threads_of_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cpu_binding.OPENMP_THREADS, "3")
+    assert worker_shares("auto", 2, range(8)) == [("0,1,2,3", 3), ("4,5,6,7", 3)]
+
+
 @pytest.mark.parametrize(
     ("value", "allowed"),
     [

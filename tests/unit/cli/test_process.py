@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 
 import pytest
@@ -31,6 +33,21 @@ def test_standard_output_that_is_full_is_told(
             sys.stdout.write("an answer")
     assert ended.value.code == 1
     assert capsys.readouterr().err == "standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("variable", ["", "1"])
+def test_a_full_standard_output_is_told_buffered_or_not(variable: str) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            (sys.executable, "-m", "baton", "--version"),
+            env={**os.environ, "PYTHONUNBUFFERED": variable},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    message = b"standard output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, message)
 
 
 def test_what_a_locale_has_no_character_for_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:

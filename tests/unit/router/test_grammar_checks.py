@@ -40,6 +40,9 @@ GOOD: Final[tuple[dict[str, Any], ...]] = (
     {"json": {"enum": [-1e30, 0]}},
     {"json": {"$id": "Output Format", "type": "string", "maxLength": 3}},
     {"json": {"$id": "https://a/b%20c", "type": "string", "maxLength": 3}},
+    {"json": {"$id": "answer#1", "type": "string", "maxLength": 3}},
+    {"json": {"$id": "1:answer", "type": "string", "maxLength": 3}},
+    {"json": {"$id": "a:b", "$ref": "a:b#/$defs/c", "$defs": {"c": {"type": "string", "maxLength": 3}}}},
     {"json": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}},
     {"structural_tag": {"format": {"type": "dispatch", "rules": [["a", {"type": "token", "token": "b"}]]}}},
 )

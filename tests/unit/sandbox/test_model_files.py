@@ -78,3 +78,10 @@ def test_a_link_that_leads_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").symlink_to("config.json")
     with pytest.raises(InvalidModelError):
         check_links(tmp_path)
+
+
+def test_a_path_that_cannot_be_followed_is_left_to_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    check_links(tmp_path / "tokenizer.json")
+    (tmp_path / "config.json").symlink_to("tokenizer.json/config.json")
+    check_links(tmp_path)

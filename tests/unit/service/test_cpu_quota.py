@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ from baton_worker import worker_process
         ),
         ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
         ("2:cpuacct:/\n0::/", {}, 64),
+        ("0::/gr\udcfc\udcdfe:1", {"gr\udcfc\udcdfe:1/cpu.max": "300000 100000"}, 3),
         ("", {}, 64),
     ],
 )
@@ -43,7 +45,7 @@ def test_the_least_limit_upwards_counts(
     groups: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts, own_groups = tmp_path / "mounts", tmp_path / "own"
-    own_groups.write_text(groups)
+    own_groups.write_bytes(os.fsencode(groups))
     for name, text in files.items():
         (mounts / name).parent.mkdir(parents=True, exist_ok=True)
         (mounts / name).write_text(text)
