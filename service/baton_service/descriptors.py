@@ -35,7 +35,7 @@ def open_standard_files() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         if isinstance(sys.stdout.buffer, io.RawIOBase):
             file, encoding = sys.stdout.fileno(), sys.stdout.encoding
-            sys.stdout = open(file, "w", buffering=1, encoding=encoding, closefd=False)
+            sys.stdout = os.fdopen(file, "w", buffering=1, encoding=encoding, closefd=False)
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

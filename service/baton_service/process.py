@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -195,10 +195,15 @@ async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: boo
     gc.freeze()  # What is loaded by now stays: searching torch's modules stops a loop for 0.2 s, each time.
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
+
+    def stop() -> None:
+        if not task.cancelling():  # a second cancellation would cut the stop
+            task.cancel()
+
     if ends_with_stdin:
-        _watch_stdin(task)
+        _watch_stdin(stop)
     try:
-        with on_first_signal(task.cancel):
+        with on_first_signal(stop):
             return await task
     except asyncio.CancelledError:
         return None
@@ -207,20 +212,20 @@ async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: boo
             loop.remove_reader(sys.stdin.fileno())
 
 
-def _watch_stdin(task: asyncio.Future[Any]) -> None:
-    """Cancel `task` once when standard input ends; what can be read before is dropped."""
+def _watch_stdin(stop: Callable[[], object]) -> None:
+    """Call `stop` when standard input ends; what can be read before is dropped."""
     loop = asyncio.get_running_loop()
     file = sys.stdin.fileno()
 
     def on_readable() -> None:
         if not os.read(file, 4096):
-            loop.remove_reader(file)  # an end stays readable, and a second cancellation would cut the stop
-            task.cancel()
+            loop.remove_reader(file)  # an end stays readable
+            stop()
 
     try:
         loop.add_reader(file, on_readable)
     except PermissionError:
-        task.cancel()
+        stop()
         raise InvalidConfigError(
             "--exit-with-stdin is given, but standard input is a file; allowed: a pipe or a terminal"
         ) from None

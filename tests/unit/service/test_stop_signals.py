@@ -97,3 +97,13 @@ def test_of_standard_input_only_its_end_counts_and_lets_the_work_end() -> None:
         process.stdin.close()
         assert process.stdout.read() == "ended\nNone\n"
         assert process.wait(60) == 0
+
+
+def test_a_signal_and_the_end_of_standard_input_together_let_the_work_end() -> None:
+    command = [sys.executable, "-c", STDIN_CODE.replace("0.1", "1")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("ended\nNone\n", None)
+        assert process.returncode == 0
