@@ -70,8 +70,6 @@ def test_a_chat_that_fills_the_context_is_told_so(cluster: Cluster) -> None:
 
 
 def test_output_that_nobody_reads_ends_a_command_quietly(cluster: Cluster) -> None:
-    # Unbuffered, argparse hides that its help could not be written.
-    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     to_cluster = ("--address", cluster.address)
     commands = (("--help",), ("collect-env",), ("complete", *to_cluster, "import os"), ("chat", *to_cluster))
     for arguments in commands:
@@ -82,7 +80,6 @@ def test_output_that_nobody_reads_ends_a_command_quietly(cluster: Cluster) -> No
             input=b"What is JSON?\n",
             stdout=end,
             stderr=subprocess.PIPE,
-            env=environment,
             timeout=60,
             check=False,
         )
