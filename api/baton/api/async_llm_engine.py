@@ -79,6 +79,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncOpenRequests, AsyncWeightUpdates, As
         self.requests.used_ids = self._open
         self._is_sleeping = False
         self._weights = WeightUpdates()
+        self._pinning = asyncio.Lock()
 
     @classmethod
     def from_engine_args(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from baton.api.request_builder import RequestBuilder
 from baton.executors.executor import AsyncExecutor, Executor
 from baton.lora import LoRARequest
@@ -24,8 +26,9 @@ class LoRAMethods:
 
     def remove_lora(self, lora_id: int) -> bool:
         """Forget an adapter, pinned or not; False where no id is that. Its running requests go on."""
-        pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
-        if pinned:
+        was_pinned = lora_id in self.requests.adapters.pinned
+        is_found = self.requests.adapters.forget(lora_id)
+        if was_pinned:
             self._executor.control(PinAdapters(numbers=self.requests.adapters.pinned))
         return is_found
 
@@ -50,6 +53,8 @@ class AsyncLoRAMethods:
 
     requests: RequestBuilder
     _executor: AsyncExecutor
+    _pinning: asyncio.Lock
+    """Held while workers are told what is pinned: each change is told on top of the one before it."""
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """As `LoRAMethods.add_lora`."""
@@ -57,9 +62,11 @@ class AsyncLoRAMethods:
 
     async def remove_lora(self, lora_id: int) -> bool:
         """As `LoRAMethods.remove_lora`."""
-        pinned, is_found = self.requests.adapters.pinned, self.requests.adapters.forget(lora_id)
-        if pinned:
-            await self._executor.control(PinAdapters(numbers=self.requests.adapters.pinned))
+        async with self._pinning:
+            was_pinned = lora_id in self.requests.adapters.pinned
+            is_found = self.requests.adapters.forget(lora_id)
+            if was_pinned:
+                await self._executor.control(PinAdapters(numbers=self.requests.adapters.pinned))
         return is_found
 
     async def list_loras(self) -> set[int]:
@@ -68,6 +75,7 @@ class AsyncLoRAMethods:
 
     async def pin_lora(self, lora_id: int) -> bool:
         """As `LoRAMethods.pin_lora`."""
-        await self._executor.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
-        self.requests.adapters.pin(lora_id)
+        async with self._pinning:
+            await self._executor.control(PinAdapters(numbers=self.requests.adapters.with_pinned(lora_id)))
+            self.requests.adapters.pin(lora_id)
         return True

@@ -10,7 +10,8 @@ import pytest
 from baton_core.blocks.block_hash import root_hash
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_core.requests.adapter import Adapter
-from baton_core.sessions.router_messages import Failed, RequestSpec
+from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.router_messages import Failed, OutputSoFar, Refused, RequestSpec
 from baton_core.worker.worker_events import AdapterLoaded, DropAdapter, LoadAdapter
 from baton_worker.core.adapter_cache import PATIENCE_S, AdapterCache
 from baton_worker.core.scheduler_config import SchedulerConfig
@@ -155,3 +156,42 @@ def test_a_pinned_adapter_gives_way_to_none_unless_all_are() -> None:
         cache.pin(frozenset({1, 2, 3}))
     cache.pin(frozenset())
     cache.require_place(B)
+
+
+def loaded(cache: AdapterCache, *pairs: tuple[str, Adapter]) -> list[Any]:
+    """Load the adapters of requests, which end; returns what was to be done."""
+    effects = begun(cache, *pairs)
+    for request_id, adapter in pairs:
+        cache.end(AdapterLoaded(digest=adapter.digest))
+        cache.drop(request_id)
+    return effects
+
+
+def test_an_adapter_is_pinned_by_each_number_that_requests_name_it_by() -> None:
+    cache = AdapterCache(2, 30.0)
+    cache.pin(frozenset({7}))
+    loaded(cache, ("served", replace(A, number=0)))
+    loaded(cache, ("pinned", replace(A, number=7)))
+    loaded(cache, ("two", B))
+    assert loaded(cache, ("three", C)) == [DropAdapter(digest=B.digest), LoadAdapter(adapter=C)]
+
+
+def test_a_number_keeps_the_latest_weights_alone() -> None:
+    cache = AdapterCache(2, 30.0)
+    cache.pin(frozenset({1, 2}))
+    loaded(cache, ("one", A))
+    loaded(cache, ("two", B))
+    loaded(cache, ("one again", A))
+    anew = replace(C, number=1)
+    assert loaded(cache, ("anew", anew)) == [DropAdapter(digest=A.digest), LoadAdapter(adapter=anew)]
+
+
+def test_a_request_that_has_begun_elsewhere_goes_on_where_others_are_pinned() -> None:
+    worker = make_worker(max_cpu_loras=1)
+    worker.ask(ControlAction.PIN_ADAPTERS, numbers=[1])
+    so_far = (OutputSoFar(index=0, token_ids=(5,)),)
+    worker.generate(make_spec("new", B))
+    assert [refused.request_id for refused in worker.heard(Refused)] == ["new"]
+    assert LoadAdapter(adapter=B) in worker.generate(replace(make_spec("resumed", B), resumed=so_far))
+    worker.reserve(make_spec("handed over", B))
+    assert len(worker.heard(Refused)) == 1

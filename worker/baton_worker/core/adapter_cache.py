@@ -26,6 +26,8 @@ class _Entry:
     is_loaded: bool = False
     users: set[str] = field(default_factory=set)
     """Open requests with it."""
+    numbers: set[int] = field(default_factory=set)
+    """Those that requests name it by: equal adapters may have several, and a number its latest adapter."""
 
 
 class AdapterCache:
@@ -86,6 +88,8 @@ class AdapterCache:
     def require_place(self, adapter: Adapter | None) -> None:
         """Refuse an adapter while others are pinned in all places.
 
+        Requests that have begun elsewhere are not asked for it: theirs takes the place of a pinned one.
+
         Raises:
             InvalidRequestError: naming it.
         """
@@ -98,9 +102,12 @@ class AdapterCache:
     def begin(self, now: float, request_id: str, adapter: Adapter) -> None:
         """Take a request, which waits unless its adapter is loaded."""
         self._digests[request_id] = adapter.digest
+        for digest, other in self._entries.items():
+            if digest != adapter.digest:
+                other.numbers.discard(adapter.number)
         entry = self._entries.get(adapter.digest)
         if entry is not None and entry.is_loaded and not self._is_impatient(now):
-            self._use(request_id, adapter.digest)
+            self._use(request_id, adapter)
         else:
             self._queue[request_id] = (adapter, now)
 
@@ -148,7 +155,7 @@ class AdapterCache:
                 self._entries[adapter.digest] = _Entry(adapter=adapter)
                 effects.append(LoadAdapter(adapter=adapter))
             del self._queue[request_id]
-            self._use(request_id, adapter.digest)
+            self._use(request_id, adapter)
             if self._entries[adapter.digest].is_loaded:
                 ready.append(request_id)
             else:
@@ -191,14 +198,15 @@ class AdapterCache:
         """True if somebody has waited so long for a place that nobody may pass."""
         return any(now - since_s > PATIENCE_S for _, since_s in self._queue.values())
 
-    def _use(self, request_id: str, digest: str) -> None:
-        self._entries[digest] = self._entries.pop(digest)
-        self._entries[digest].users.add(request_id)
+    def _use(self, request_id: str, adapter: Adapter) -> None:
+        entry = self._entries[adapter.digest] = self._entries.pop(adapter.digest)
+        entry.users.add(request_id)
+        entry.numbers.add(adapter.number)
 
     def _idle(self, in_flight: Set[str]) -> str | None:
         """Return the adapter that nobody has used for the longest time; None while all are in use."""
         others = {
-            one: entry for one, entry in self._entries.items() if entry.adapter.number not in self._pinned
+            one: entry for one, entry in self._entries.items() if entry.numbers.isdisjoint(self._pinned)
         }
         for digest, entry in (others or self._entries).items():
             if entry.is_loaded and not entry.users and digest not in in_flight:

@@ -201,8 +201,8 @@ class WorkerCore:
             case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
                 try:
                     check_request(spec, self.config)
-                    self.preparations.adapters.require_place(spec.adapter)
                     has_begun = isinstance(command, Reserve) or bool(spec.resumed)
+                    self.preparations.adapters.require_place(None if has_begun else spec.adapter)
                     self.controls.require_accepting(spec.weights, has_begun)
                     check_open(spec.request_id, self._requests, self.config.max_num_requests)
                     return self._accept(now, router_id, command)
