@@ -82,7 +82,7 @@ def test_a_pinned_adapter_stays_at_every_worker(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="pinned adapters is 3; allowed: 2, as max_cpu_loras says"):
             engine.pin_lora(3)
         with pytest.raises(
-            RequestError, match=r"lora_request is '3:.*allowed: the adapters that are"
+            RequestError, match=r"lora_request is 'adapter-3'; allowed: the adapters that are"
         ) as caught:
             generate(llm, third)
         assert caught.value.code == ErrorCode.INVALID_REQUEST

@@ -104,6 +104,7 @@ class AdapterServing:
             "lora_path": adapter.path,
             "digest": adapter.digest,
             "lora_int_id": adapter.number,
+            "shown_name": adapter.name,
         }
         argument_json = json.dumps(argument)
         request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)

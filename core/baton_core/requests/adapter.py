@@ -17,3 +17,5 @@ class Adapter:
     """Its folder, as every worker sees it."""
     number: int = 0
     """The id that a caller in Python gave it; 0 without one."""
+    shown_name: str = ""
+    """The name that this caller gave it, which workers know it by; empty: `name`."""

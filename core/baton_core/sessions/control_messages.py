@@ -42,8 +42,8 @@ class ControlAction(StrEnum):
     SWITCH_WEIGHTS = "switch_weights"
     """Argument: path, weights. Begins when the worker has no open work, and takes no new one until then."""
     SERVE_ADAPTER = "serve_adapter"
-    """Argument: lora_name, lora_path, perhaps digest and lora_int_id. Serve a LoRA adapter once it fits at
-    every worker."""
+    """Argument: lora_name, lora_path, perhaps digest, lora_int_id and shown_name. Serve a LoRA adapter once
+    it fits at every worker."""
     CHECK_ADAPTER = "check_adapter"
     """Argument: path, digest. Answered once the adapter was found to fit the model, while steps go on."""
     PIN_ADAPTERS = "pin_adapters"

@@ -215,6 +215,7 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
                     replaces=True,
                     digest=asked.digest,
                     number=asked.lora_int_id,
+                    shown_name=asked.shown_name,
                 )
             return pb.ControlResponse()
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
@@ -243,11 +244,12 @@ class _ServeAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     lora_path: str
     digest: str = ""
     lora_int_id: int = 0
+    shown_name: str = ""
 
 
 def _read_adapter(argument_json: str) -> _ServeAdapter:
     try:
         return msgspec.json.decode(argument_json, type=_ServeAdapter)
     except msgspec.DecodeError as error:
-        allowed = f"an object with lora_name, lora_path and perhaps digest and lora_int_id ({error})"
-        raise InvalidRequestError("argument", argument_json, allowed) from None
+        allowed = "an object with lora_name, lora_path and perhaps digest, lora_int_id and shown_name"
+        raise InvalidRequestError("argument", argument_json, f"{allowed} ({error})") from None

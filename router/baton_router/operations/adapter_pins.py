@@ -32,7 +32,7 @@ class AdapterPins:
         self._control = control
         self._turns = Turns(_PIN)
         self._argument = ""
-        """The argument that all workers have; empty where nobody has pinned any."""
+        """The argument that all workers have; empty where nobody has tried to pin any."""
         self._following = WorkerTasks()
         """Tasks that tell a worker that joined what the others keep."""
 
@@ -64,7 +64,7 @@ class AdapterPins:
         self._turns.close()
 
     async def _pin_all(self, argument_json: str, timeout_s: float) -> Results:
-        before, self._argument = self._argument, argument_json
+        before, self._argument = self._argument or _NONE, argument_json
         has_pinned = False
         try:
             results = await self._control(_PIN, argument_json, timeout_s, ())
@@ -74,7 +74,7 @@ class AdapterPins:
             if not has_pinned:
                 self._argument = before
         if left and not has_pinned:
-            await self._control(_PIN, before or _NONE, timeout_s, ())
+            await self._control(_PIN, before, timeout_s, ())
         return left or results
 
     async def _follow(self, worker_id: str) -> None:
@@ -84,7 +84,7 @@ class AdapterPins:
             _log.warning("worker %s does not keep the adapters that the others do: %s", worker_id, error)
 
     async def _pin_one(self, worker_id: str) -> None:
-        control = self._control(_PIN, self._argument or _NONE, _FOLLOW_TIMEOUT_S, (worker_id,))
+        control = self._control(_PIN, self._argument, _FOLLOW_TIMEOUT_S, (worker_id,))
         (result,) = (await control).values()
         if result.code is not None:
             raise RequestError(result.code, result.message)

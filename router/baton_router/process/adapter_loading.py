@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 
 from baton_core.errors import ErrorCode, RequestError
@@ -33,19 +34,27 @@ class AdapterLoading:
         """Held by one change at a time."""
 
     async def load(
-        self, name: str, path: str, *, replaces: bool = False, digest: str = "", number: int = 0
+        self,
+        name: str,
+        path: str,
+        *,
+        replaces: bool = False,
+        digest: str = "",
+        number: int = 0,
+        shown_name: str = "",
     ) -> None:
         """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
 
         A worker that is lost meanwhile is left out, unless none remains. `digest` is the folder's, and
-        `number` the adapter's, where the caller knows it.
+        `number` and `shown_name` the adapter's, where the caller knows them.
 
         Raises:
             InvalidRequestError: the name is taken, or the folder cannot be used.
             RequestError: OVERLOADED, or what a worker says of it. INTERNAL, the digest is another.
         """
-        read = partial(self._adapters.read, name, path, replaces=replaces, number=number)
+        read = partial(self._adapters.read, name, path, replaces=replaces)
         adapter = await self._threads.run("", Lane.LONG, read)
+        adapter = replace(adapter, number=number, shown_name=shown_name)
         if digest and adapter.digest != digest:
             text = f"the adapter of {path!r} could not be loaded: its folder is not as when it was named"
             raise RequestError(ErrorCode.INTERNAL, text)

@@ -65,7 +65,7 @@ class ServedAdapters:
             raise RequestError(ErrorCode.NOT_FOUND, str(error))
         return found
 
-    def read(self, name: str, path: str, *, replaces: bool = False, number: int = 0) -> Adapter:
+    def read(self, name: str, path: str, *, replaces: bool = False) -> Adapter:
         """Read an adapter's folder, which may take a while; nothing is served by it yet.
 
         Raises:
@@ -79,7 +79,7 @@ class ServedAdapters:
             if not value:
                 raise InvalidRequestError(field, value, "text that is not empty")
         folder = read_adapter_folder(path, self._max_rank)
-        return Adapter(name=name, digest=folder.digest, path=str(folder.path.absolute()), number=number)
+        return Adapter(name=name, digest=folder.digest, path=str(folder.path.absolute()))
 
     def add(self, adapter: Adapter, *, replaces: bool = False, is_given: bool = False) -> None:
         """Serve an adapter from now on; `is_given` where the router is started with it.

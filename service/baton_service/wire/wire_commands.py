@@ -128,7 +128,10 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
 
 
 def _encode_adapter(adapter: Adapter | None) -> pb.Adapter | None:
-    return None if adapter is None else pb.Adapter(**asdict(adapter))
+    if adapter is None:
+        return None
+    name = adapter.shown_name or adapter.name
+    return pb.Adapter(name=name, digest=adapter.digest, path=adapter.path, number=adapter.number)
 
 
 def _decode_adapter(adapter: pb.Adapter) -> Adapter:

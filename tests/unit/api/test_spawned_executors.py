@@ -37,6 +37,7 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
         self.may_serve = True
         self.num_asked = 0
         self.pinned: list[list[int]] = []
+        self.shown_names: list[str] = []
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateEvent]:  # noqa: N802
         if request.model and request.model not in self.served:
@@ -48,7 +49,9 @@ class Router(baton_pb2_grpc.BatonServicer, baton_pb2_grpc.OperatorServicer):
         if request.action == ControlAction.PIN_ADAPTERS:
             self.pinned.append(json.loads(request.argument_json)["numbers"])
         elif self.may_serve:
-            self.served.add(json.loads(request.argument_json)["lora_name"])
+            asked = json.loads(request.argument_json)
+            self.served.add(asked["lora_name"])
+            self.shown_names.append(asked["shown_name"])
         return pb.ControlResponse()
 
 
@@ -133,3 +136,4 @@ def test_a_router_that_started_again_is_told_what_is_pinned(router: Router) -> N
     executor.close()
     assert router.pinned == [[3, 7], [3, 7]]
     assert router.served == {"0:d1"}
+    assert router.shown_names == ["a"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,18 @@ import pytest
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import Generate
 from baton_router.process.adapter_loading import AdapterLoading
 from baton_router.requests.served_adapters import ServedAdapters
+from baton_service.wire.wire_commands import decode_command, encode_command
+from tests.builders import make_request
 
 ADAPTER = Adapter(name="one", digest="d" * 64, path="/one")
 
 
-def load(digest: str = "", **codes: ErrorCode | None) -> tuple[Adapter, ...]:
+def load(
+    digest: str = "", number: int = 0, shown_name: str = "", **codes: ErrorCode | None
+) -> tuple[Adapter, ...]:
     """Load an adapter where each worker's check ends with a code; return what is served."""
 
     async def answer(result: Any) -> Any:
@@ -28,12 +34,21 @@ def load(digest: str = "", **codes: ErrorCode | None) -> tuple[Adapter, ...]:
     )
     threads: Any = SimpleNamespace(run=lambda *_, **__: answer(ADAPTER))
     adapters = ServedAdapters(("base",), 16)
-    asyncio.run(AdapterLoading(adapters, threads, router, 5.0).load("one", "/one", digest=digest))
+    loading = AdapterLoading(adapters, threads, router, 5.0)
+    asyncio.run(loading.load("one", "/one", digest=digest, number=number, shown_name=shown_name))
     return adapters.adapters
 
 
 def test_an_adapter_is_served_though_a_worker_is_lost_during_its_check() -> None:
     assert load(a=None, b=ErrorCode.WORKER_LOST) == (ADAPTER,)
+
+
+def test_workers_know_an_adapter_by_the_name_that_a_caller_in_python_gave_it() -> None:
+    (adapter,) = load(number=7, shown_name="sql", a=None)
+    assert adapter == replace(ADAPTER, number=7, shown_name="sql")
+    received = decode_command(encode_command(Generate(spec=replace(make_request("r"), adapter=adapter))))
+    assert isinstance(received, Generate)
+    assert received.spec.adapter == replace(ADAPTER, name="sql", number=7)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.WORKER_LOST])

@@ -84,6 +84,15 @@ async def test_a_worker_that_joins_pins_what_the_others_have() -> None:
     await until(lambda: site.pinned["late"] == [])
 
 
+async def test_a_worker_that_was_away_while_a_pin_was_undone_undoes_it() -> None:
+    site = Site(a=1, b=0)
+    with pytest.raises(RequestError, match="worker b: too many"):
+        await site.pin(1)
+    site.leave("a")
+    site.join("a", 1)
+    await until(lambda: site.pinned["a"] == [])
+
+
 async def test_a_worker_that_joins_without_places_says_so(caplog: pytest.LogCaptureFixture) -> None:
     site = Site(a=2)
     await site.pin(1, 2)

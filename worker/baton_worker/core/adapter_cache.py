@@ -27,7 +27,7 @@ class _Entry:
     users: set[str] = field(default_factory=set)
     """Open requests with it."""
     numbers: set[int] = field(default_factory=set)
-    """Those that requests name it by: equal adapters may have several, and a number its latest adapter."""
+    """The numbers by which requests name it: equal adapters may have several, a number one adapter."""
 
 
 class AdapterCache:
