@@ -18,6 +18,8 @@ ControlWorkers: TypeAlias = Callable[[ControlAction, str, float, Sequence[str]],
 _PIN: Final = ControlAction.PIN_ADAPTERS
 _NONE: Final = '{"numbers": []}'
 _FOLLOW_TIMEOUT_S: Final = 120.0
+_UNDO_WITHIN_S: Final = 1.0
+"""Time to wait for answers of those that undo a pin: they are told in order, a silent one when it wakes."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,7 +76,7 @@ class AdapterPins:
             if not has_pinned:
                 self._argument = before
         if left and not has_pinned:
-            await self._control(_PIN, before, timeout_s, ())
+            await self._control(_PIN, before, _UNDO_WITHIN_S, ())
         return left or results
 
     async def _follow(self, worker_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -30,6 +31,7 @@ class Site:
         self.pinned: dict[str, list[int] | None] = {}
         """None is what a worker has that nobody has told."""
         self.lost: set[str] = set()
+        self.silent: set[str] = set()
         for name, most in places.items():
             self.join(name, most)
 
@@ -42,13 +44,15 @@ class Site:
         self.fleet.leave(name)
         self.operations.on_left(name, "it is silent")
 
-    async def pin(self, *numbers: int) -> None:
-        read_results(await self.operations.control(PIN, json.dumps({"numbers": numbers}), 5.0))
+    async def pin(self, *numbers: int, timeout_s: float = 5.0) -> None:
+        read_results(await self.operations.control(PIN, json.dumps({"numbers": numbers}), timeout_s))
 
     def _answer(self, name: str, control: Control) -> None:
         numbers, code = json.loads(control.argument_json)["numbers"], None
         if name in self.lost:
             asyncio.get_running_loop().call_soon(self.leave, name)
+            return
+        if name in self.silent:
             return
         if len(numbers) > self.places[name]:
             code = ErrorCode.INVALID_REQUEST
@@ -82,6 +86,17 @@ async def test_a_worker_that_joins_pins_what_the_others_have() -> None:
     site.leave("late")
     site.join("late", 2)
     await until(lambda: site.pinned["late"] == [])
+
+
+async def test_a_silent_worker_is_named_before_its_caller_gives_up() -> None:
+    """Callers wait `_GRACE_S` longer than their timeout: undoing the pin takes no second one."""
+    site = Site(a=1, b=1)
+    site.silent = {"b"}
+    begun_s = time.monotonic()
+    with pytest.raises(RequestError, match="worker b: no answer to pin_adapters within 3 s"):
+        await site.pin(1, timeout_s=3.0)
+    assert time.monotonic() - begun_s < 3.0 + 4.5
+    assert site.pinned == {"a": [], "b": None}
 
 
 async def test_a_worker_that_was_away_while_a_pin_was_undone_undoes_it() -> None:
