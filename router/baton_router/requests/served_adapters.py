@@ -84,12 +84,17 @@ class ServedAdapters:
     def add(self, adapter: Adapter, *, replaces: bool = False, is_given: bool = False) -> None:
         """Serve an adapter from now on; `is_given` where the router is started with it.
 
+        Where too many are served, the earliest that a caller in Python has numbered gives way: that caller
+        has it served again when it asks for it.
+
         Raises:
             InvalidRequestError: the name is taken.
             RequestError: OVERLOADED, too many are served.
         """
         with self._lock:
             self.check_place(adapter.name, replaces)
+            if self._is_full(adapter.name):
+                self._loaded.pop(self._numbered()[0])
             (self._given if is_given else self._loaded)[adapter.name] = adapter
             self._adapters = self._given | self._loaded
 
@@ -122,9 +127,16 @@ class ServedAdapters:
             RequestError: OVERLOADED, too many are served.
         """
         self._check_free(name, replaces)
-        if name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS:
+        if self._is_full(name) and not self._numbered():
             text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
             raise RequestError(ErrorCode.OVERLOADED, text)
+
+    def _is_full(self, name: str) -> bool:
+        return name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS
+
+    def _numbered(self) -> list[str]:
+        """Return the names of the adapters that callers in Python have numbered, the earliest first."""
+        return [name for name, adapter in self._loaded.items() if adapter.number]
 
     def _check_free(self, name: str, replaces: bool) -> None:
         if name in self._model_names or (name in self._adapters and not replaces):

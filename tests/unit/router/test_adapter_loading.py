@@ -12,6 +12,7 @@ from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import Generate
 from baton_router.process.adapter_loading import AdapterLoading
+from baton_router.requests import served_adapters
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.wire.wire_commands import decode_command, encode_command
 from tests.builders import make_request
@@ -62,3 +63,20 @@ def test_a_folder_that_has_changed_since_it_was_named_is_not_served() -> None:
     assert load(digest=ADAPTER.digest, a=None) == (ADAPTER,)
     with pytest.raises(RequestError, match="the adapter of '/one' could not be loaded: its folder is not as"):
         load(digest="e" * 64, a=None)
+
+
+def test_adapters_of_callers_in_python_give_way_where_too_many_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A training may name thousands of adapters, each once; its caller has one served again on demand."""
+    monkeypatch.setattr(served_adapters, "MAX_ADAPTERS", 3)
+    adapters = ServedAdapters(("base",), 16)
+    adapters.add(ADAPTER)
+    for number in (1, 2, 3, 2):
+        adapters.add(replace(ADAPTER, name=str(number), number=number), replaces=True)
+    assert [one.name for one in adapters.adapters] == ["one", "2", "3"]
+    for name in "23":
+        adapters.remove(name)
+        adapters.add(replace(ADAPTER, name=f"served {name}"))
+    with pytest.raises(RequestError, match="3 adapters are served; allowed: 3"):
+        adapters.add(replace(ADAPTER, name="4", number=4))
