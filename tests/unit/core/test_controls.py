@@ -251,7 +251,7 @@ def test_pinned_adapters_hold_their_places_and_requests_for_others_are_refused()
         worker.ask(ControlAction.PIN_ADAPTERS, numbers=wrong)
         assert worker.answer().code is ErrorCode.INVALID_REQUEST
         assert said in worker.answer().message
-    for take in (worker.generate, worker.prefill, worker.reserve):
+    for take in (worker.generate, worker.prefill):
         take(replace(make_request(take.__name__), adapter=other))
         refused = worker.heard(Refused)[-1]
         assert (refused.request_id, refused.code) == (take.__name__, ErrorCode.INVALID_REQUEST)
@@ -259,7 +259,7 @@ def test_pinned_adapters_hold_their_places_and_requests_for_others_are_refused()
     loads = worker.generate(replace(make_request("pinned"), adapter=first))
     assert loads == [LoadAdapter(adapter=first)]
     worker.generate(make_request("without an adapter"))
-    assert len(worker.heard(Refused)) == 3
+    assert len(worker.heard(Refused)) == 2
     worker.ask(ControlAction.PIN_ADAPTERS, numbers=[])
     worker.generate(replace(make_request("unpinned"), adapter=other))
     assert len(worker.heard(Refused)) == 3
