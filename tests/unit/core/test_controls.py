@@ -262,7 +262,7 @@ def test_pinned_adapters_hold_their_places_and_requests_for_others_are_refused()
     assert len(worker.heard(Refused)) == 2
     worker.ask(ControlAction.PIN_ADAPTERS, numbers=[])
     worker.generate(replace(make_request("unpinned"), adapter=other))
-    assert len(worker.heard(Refused)) == 3
+    assert len(worker.heard(Refused)) == 2
 
 
 @pytest.mark.parametrize(("level", "is_dropped"), [(1, False), (2, True)])
