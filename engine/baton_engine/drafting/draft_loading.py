@@ -60,6 +60,9 @@ class DraftPlan:
         if self.head is not None and settings.parallel.num_ranks > 1:
             has_own = has_embedding(head_names(entries))
             num_values += self.head.num_shared_values(has_embedding=has_own)
+        if self.head is not None:
+            num_places = max(1, len(self.head.tapped or ()))
+            num_values += num_places * _num_tapped_tokens(settings) * self.head.target_hidden_size
         spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
         return MemoryBeside(
             weight_bytes=num_values * dtype.itemsize, block_bytes=len(spec.groups) * spec.block_bytes
@@ -108,9 +111,14 @@ def tap_beside(target: LoadedModel) -> None:
 def _tap(target: LoadedModel, layers: tuple[int, ...] | None) -> None:
     model, settings = target.model, target.settings
     assert isinstance(model, Decoder), "others are refused"
-    most = max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
     kernels, size = target.kernels.layers, model.config.hidden_size
-    model.taps = HiddenTaps(layers, most, size, kernels, model.dtype, model.device)
+    num_tokens = _num_tapped_tokens(settings)
+    model.taps = HiddenTaps(layers, num_tokens, size, kernels, model.dtype, model.device)
+
+
+def _num_tapped_tokens(settings: EngineSettings) -> int:
+    """Return the tokens of the largest step, whose hidden states are kept for a head."""
+    return max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
 
 
 def plan_drafts(settings: EngineSettings) -> DraftPlan | None:

@@ -199,6 +199,26 @@ def test_sequences_of_steps_in_turn_are_followed_from_their_first_tokens(
     assert result.drafts == {0: head.draft(other + result.sampled[0], 2)}
 
 
+@pytest.mark.parametrize(("method", "num_places"), [("eagle", 1), ("eagle3", 3)])
+def test_memory_of_the_states_that_a_head_reads_is_counted(
+    method: str, num_places: int, target: Path, tmp_path: Path
+) -> None:
+    head = Head(tmp_path / "head", target, form=method)
+    config = read_speculative_config(
+        {"method": method, "model": str(head.folder), "num_speculative_tokens": 3}
+    )
+
+    def num_bytes(num_tokens: int) -> int:
+        cache = KVCacheSettings(max_num_batched_tokens=num_tokens)
+        plan = plan_drafts(
+            EngineSettings(model=str(target), dtype="float32", kv_cache=cache, speculative=config)
+        )
+        assert plan is not None
+        return plan.memory().weight_bytes
+
+    assert num_bytes(5000) - num_bytes(4000) == 1000 * num_places * head.size * 4
+
+
 def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Path) -> None:
     def refused(head: Head, method: str = "eagle3", model: Path | None = None) -> str:
         config = read_speculative_config(
