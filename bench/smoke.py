@@ -49,9 +49,9 @@ def main() -> None:
     make_parser(__doc__).parse_args()
     checks = (
         Check(name="a cached prompt beside an uncached one", expected=4.0, measure=cached_prompt),
-        Check(name="32 requests at once beside one after the other", expected=4.0, measure=many_at_once),
-        Check(name="prompt lookup on text that repeats", expected=1.3, measure=lookup),
-        Check(name="replayed decode steps beside eager ones", expected=1.1, measure=replayed),
+        Check(name="32 requests at once beside one after the other", expected=3.0, measure=many_at_once),
+        Check(name="prompt lookup on text that repeats", expected=1.2, measure=lookup),
+        Check(name="replayed decode steps beside eager ones", expected=1.5, measure=replayed),
         Check(name="attention of a prompt beside torch's", expected=1.0, measure=attention),
         Check(name="a sum of 8 KiB over two ranks beside gloo's", expected=4.0, measure=all_reduce),
     )
