@@ -90,7 +90,7 @@ class DecodeInputs:
     def fill(self, slices: Sequence[SequenceSlice], size: int, sampled: Tensor | None = None) -> None:
         """Put slices of one token each, and their adapters, into the first places, and padding up to `size`.
 
-        One copy from pinned memory, in stream order; the host memory stays alive until it is done. Where
+        On a GPU it is one copy from pinned memory, in stream order, which stays alive until it is done. Where
         the slices' tokens are not known yet, `sampled` `[num_slices] int64` holds them on the device.
         """
         if self._on_host is not None:
@@ -156,13 +156,13 @@ class DecodeInputs:
 
     def _arrays(self, host: Tensor) -> _Arrays:
         """Return views of the buffer, or of memory for the first part of it."""
-        num_integers, num_tables = np.prod(self._integers_shape), self._tables_start
-        array = host.numpy()
+        array, num_integers = host.numpy(), int(np.prod(self._integers_shape))
         lens = array[self._lens_start : self._tables_start].view(np.int32)
+        tables = array[self._tables_start :].view(np.int32)
         return _Arrays(
             integers=array[: 8 * num_integers].view(np.int64).reshape(self._integers_shape),
             seq_lens=lens[: self.max_num_seqs],
-            tables=array[num_tables:].view(np.int32).reshape(-1, *self._tables_shape[1:]),
+            tables=tables.reshape(-1, *self._tables_shape[1:]),
         )
 
     def _view(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

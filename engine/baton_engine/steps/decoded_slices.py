@@ -1,7 +1,5 @@
 """Slices of one token, as if their sequences decoded it: of drafts that are verified, and that are made.
 
-When drafted tokens are verified, each is a row of its own.
-
 Rows of one sequence share its blocks. A layer writes the K and V of all rows before any of them attends, so a
 row sees the drafts before it; and it goes through the kernels, and the captured steps, of decoded tokens.
 """
